@@ -1,0 +1,3 @@
+//! The pgfollow command.
+
+fn main() {}

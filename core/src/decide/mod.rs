@@ -1,0 +1,1 @@
+//! The decisions: state + input + now → actions. No I/O, no clock, no async; randomness is seeded and passed in.

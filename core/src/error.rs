@@ -1,0 +1,422 @@
+//! One error type: what happened, where, what had been sent, and what to do next.
+//!
+//! The class is computed once (in [`crate::decide`]) and carried; nobody downstream decides it again. Messages are
+//! safe to log: no password, no query text, and the server's own words are cleaned before they come in here.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $n:literal,)+) => {
+        /// What went wrong, as a stable number: the same in every language, never reused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        #[repr(i32)]
+        pub enum Code { $($(#[doc = $doc])+ $name = $n,)+ }
+
+        impl Code {
+            /// Every code with its name and meaning: the table from which the documentation is made.
+            pub const TABLE: &'static [(Self, &'static str, &'static str)] =
+                &[$((Self::$name, stringify!($name), concat!($($doc),+)),)+];
+        }
+    };
+}
+
+codes! {
+    /// The connection string can't be read.
+    InvalidConninfo = 1,
+    /// An option has a value that it can't have, or two options contradict each other.
+    InvalidOption = 2,
+    /// An option asks for something that pgfollow can't do.
+    UnsupportedOption = 3,
+    /// A file that an option names can't be read or used (certificate, key, password or service file).
+    UnusableFile = 4,
+    /// The name doesn't exist.
+    NoSuchName = 10,
+    /// No answer, or a failure, from the name servers.
+    ResolveFailed = 11,
+    /// The host refused, is unreachable, or the socket failed.
+    DialFailed = 20,
+    /// The host didn't finish its part in time (dial, TLS, login or role).
+    ConnectTimedOut = 21,
+    /// The server has no TLS and the configuration requires it.
+    TlsRefused = 30,
+    /// The TLS handshake failed.
+    TlsFailed = 31,
+    /// The certificate isn't the configured host's.
+    TlsIdentity = 32,
+    /// What answered doesn't speak PostgreSQL's protocol, or broke its limits.
+    ProtocolViolation = 40,
+    /// The connection ended during login.
+    HandshakeLost = 41,
+    /// The server asks for an authentication that the configuration or pgfollow doesn't allow.
+    AuthenticationMethod = 42,
+    /// The server reported an error (see the SQLSTATE).
+    Server = 50,
+    /// A host answered and isn't of the wanted role.
+    WrongRole = 60,
+    /// No host of the list could be used.
+    NoHostFits = 61,
+    /// The connection was lost.
+    ConnectionLost = 70,
+    /// The session's host was superseded by another primary.
+    Superseded = 71,
+    /// The session's host restarted, was demoted, or is down.
+    HostGone = 72,
+    /// The caller's deadline passed during a call.
+    CallTimedOut = 73,
+    /// COMMIT was answered ROLLBACK: nothing of the transaction was kept.
+    RolledBack = 74,
+    /// The caller's deadline passed before a session could be had.
+    DeadlinePassed = 80,
+    /// The connector is closed.
+    Closed = 81,
+    /// An error of pgfollow itself: please report it.
+    Internal = 99,
+}
+
+impl Code {
+    /// The stable number.
+    pub const fn number(self) -> i32 {
+        self as i32
+    }
+
+    /// The name, as in the table.
+    pub fn name(self) -> &'static str {
+        Self::TABLE.iter().find(|r| r.0 == self).map_or("Internal", |r| r.1)
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.name())
+    }
+}
+
+/// What an error says about the work that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Certainly not done: retry after a backoff.
+    Transient,
+    /// Repeating is wrong or useless.
+    Permanent,
+    /// May have been done: check, don't repeat.
+    UnknownOutcome,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Transient => "transient",
+            Self::Permanent => "permanent",
+            Self::UnknownOutcome => "unknown-outcome",
+        })
+    }
+}
+
+/// The part of a connection's life in which something happened: one vocabulary for errors, events and reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Reading the configuration.
+    Configure,
+    /// Waiting for a pool slot.
+    Queue,
+    /// Held back by the connect rate or a backoff.
+    Pace,
+    /// Looking a name up.
+    Resolve,
+    /// Opening a socket.
+    Dial,
+    /// TLS.
+    Secure,
+    /// Startup and login.
+    Authenticate,
+    /// Asking for the role.
+    Role,
+    /// Sent, and no byte comes back.
+    Blocked,
+    /// The server is at work.
+    Work,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Configure => "configure",
+            Self::Queue => "queue",
+            Self::Pace => "pace",
+            Self::Resolve => "resolve",
+            Self::Dial => "dial",
+            Self::Secure => "secure",
+            Self::Authenticate => "authenticate",
+            Self::Role => "role",
+            Self::Blocked => "blocked",
+            Self::Work => "work",
+        })
+    }
+}
+
+/// How much of the request in question had been handed to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sent {
+    /// Not a byte.
+    None,
+    /// Some of it.
+    Partial,
+    /// All of it.
+    Complete,
+}
+
+/// A session's transaction status, as the last ReadyForQuery told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TxStatus {
+    /// Outside a transaction block (`I`).
+    Idle,
+    /// In a block (`T`).
+    InTransaction,
+    /// In a failed block (`E`).
+    Failed,
+}
+
+/// A five-character SQLSTATE.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SqlState([u8; 5]);
+
+impl SqlState {
+    /// From text; `None` unless it is five digits or capital letters.
+    pub fn new(text: &str) -> Option<Self> {
+        let bytes: [u8; 5] = text.as_bytes().try_into().ok()?;
+        bytes.iter().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()).then_some(Self(bytes))
+    }
+
+    /// The five characters.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or("XX000")
+    }
+}
+
+impl fmt::Display for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for SqlState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for SqlState {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for SqlState {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        Self::new(&text).ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not an SQLSTATE")))
+    }
+}
+
+/// One try at one address.
+#[derive(Clone, Debug, Serialize)]
+pub struct Attempt {
+    /// The configured name.
+    pub host: String,
+    /// The address, once it was known (an IP address, or the path of a Unix socket).
+    pub hostaddr: Option<String>,
+    /// The port as configured.
+    pub port: String,
+    /// Where it ended (for the successful one: [`Stage::Role`]).
+    pub stage: Stage,
+    /// Why it ended; `None` for the successful one.
+    pub code: Option<Code>,
+    /// The server's SQLSTATE, if it gave one.
+    pub sqlstate: Option<SqlState>,
+    /// In words. The server's text before TLS is marked and cleaned.
+    pub message: String,
+    /// Its class; `None` for the successful one.
+    #[serde(skip)]
+    pub class: Option<Class>,
+    /// Whether the walk through the hosts may go on after it.
+    #[serde(skip)]
+    pub next_host: bool,
+    /// How long it took, in milliseconds.
+    #[serde(serialize_with = "as_ms")]
+    #[serde(rename = "ms")]
+    pub took: Duration,
+}
+
+fn as_ms<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    // Microsecond digits are enough for a person and for a script.
+    s.serialize_f64((d.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, hostaddr, port, stage, message, took, sqlstate, .. } = self;
+        match hostaddr {
+            Some(a) if a != host => write!(f, "{host} ({a}) port {port}")?,
+            _ => write!(f, "{host} port {port}")?,
+        }
+        write!(f, ": {message} (stage {stage}")?;
+        if let Some(s) = sqlstate {
+            write!(f, ", SQLSTATE {s}")?;
+        }
+        write!(f, ", {} ms)", took.as_millis())
+    }
+}
+
+/// The error of everything that pgfollow does. Cheap to move; read it with the accessors.
+///
+/// ```
+/// use pgfollow::{Class, Code, Error};
+/// let e = Error::new(Code::InvalidOption, Class::Permanent, "sslmode=maybe: use disable, allow, prefer, …");
+/// assert_eq!(e.code().number(), 2);
+/// assert_eq!(e.class(), Class::Permanent);
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    code: Code,
+    class: Class,
+    message: String,
+    stage: Option<Stage>,
+    sqlstate: Option<SqlState>,
+    host: Option<String>,
+    sent: Option<Sent>,
+    transaction: Option<TxStatus>,
+    retry_after: Option<Duration>,
+    attempts: Vec<Attempt>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+macro_rules! with {
+    ($($(#[doc = $doc:literal])+ $set:ident, $field:ident: $t:ty;)+) => {
+        impl Error {
+            $($(#[doc = $doc])+ #[must_use] pub fn $set(mut self, v: $t) -> Self { self.0.$field = Some(v); self })+
+        }
+    };
+}
+
+with! {
+    /// Adds the stage.
+    at_stage, stage: Stage;
+    /// Adds the SQLSTATE.
+    with_sqlstate, sqlstate: SqlState;
+    /// Adds the host (name and address, for people).
+    on_host, host: String;
+    /// Adds how much of the request had left.
+    with_sent, sent: Sent;
+    /// Adds the transaction status.
+    with_transaction, transaction: TxStatus;
+    /// Adds the advice to wait that long before another try.
+    with_retry_after, retry_after: Duration;
+    /// Adds the error underneath.
+    caused_by, source: Box<dyn std::error::Error + Send + Sync>;
+}
+
+impl Error {
+    /// A new error. The message names the parameter and the remedy, and never a secret.
+    pub fn new(code: Code, class: Class, message: impl Into<String>) -> Self {
+        Self(Box::new(Parts {
+            code,
+            class,
+            message: message.into(),
+            stage: None,
+            sqlstate: None,
+            host: None,
+            sent: None,
+            transaction: None,
+            retry_after: None,
+            attempts: Vec::new(),
+            source: None,
+        }))
+    }
+
+    /// Adds the attempts of a connect.
+    #[must_use]
+    pub fn with_attempts(mut self, attempts: Vec<Attempt>) -> Self {
+        self.0.attempts = attempts;
+        self
+    }
+
+    /// What went wrong.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+
+    /// What it says about the work.
+    pub fn class(&self) -> Class {
+        self.0.class
+    }
+
+    /// The message alone, without the attempts.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Where in a connection's life it happened.
+    pub fn stage(&self) -> Option<Stage> {
+        self.0.stage
+    }
+
+    /// The server's SQLSTATE.
+    pub fn sqlstate(&self) -> Option<SqlState> {
+        self.0.sqlstate
+    }
+
+    /// The host, for people: name and address.
+    pub fn host(&self) -> Option<&str> {
+        self.0.host.as_deref()
+    }
+
+    /// How much of the request had left.
+    pub fn sent(&self) -> Option<Sent> {
+        self.0.sent
+    }
+
+    /// The session's transaction status when it happened.
+    pub fn transaction(&self) -> Option<TxStatus> {
+        self.0.transaction
+    }
+
+    /// How long to wait before another try, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// Every attempt of a connect, in the order in which they ended.
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.0.attempts
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        if let Some(h) = &self.0.host {
+            write!(f, " [host {h}]")?;
+        }
+        for a in &self.0.attempts {
+            write!(f, "\n  {a}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}

@@ -1,0 +1,1 @@
+//! Real PostgreSQL clusters, faults, a scripted wire server and a small DNS server.
