@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgfollow::config::OPTIONS;
 use pgfollow::conninfo;
@@ -107,6 +109,11 @@ impl Libpq {
     }
 }
 
+/// To the real standard error: the harness hides what a passing test prints.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "conninfo_oracle: {text}");
+}
+
 /// The library and the keywords that both it and we know; `None`: there is no library.
 fn libpq() -> Option<&'static (Libpq, Vec<&'static str>)> {
     static LIBPQ: OnceLock<Option<(Libpq, Vec<&'static str>)>> = OnceLock::new();
@@ -116,16 +123,16 @@ fn libpq() -> Option<&'static (Libpq, Vec<&'static str>)> {
         let both = OPTIONS.iter().map(|r| r.name).filter(|n| known.contains_key(*n)).collect::<Vec<_>>();
         let lacks: Vec<_> =
             OPTIONS.iter().filter(|r| !r.own && !both.contains(&r.name)).map(|r| r.name).collect();
-        eprintln!("libpq {}: {} keywords compared, it lacks {lacks:?}", libpq.version, both.len());
+        say(&format!("libpq {}: {} keywords compared, it lacks {lacks:?}", libpq.version, both.len()));
         Some((libpq, both))
     });
     if found.is_none() {
-        eprintln!("SKIPPED: no libpq is installed, so nothing was compared");
+        say("SKIPPED: no libpq is installed, so nothing was compared");
     }
     found.as_ref()
 }
 
-fn compare(text: &str) -> TestCaseResult {
+fn compare(text: &str, accepted: &AtomicU32) -> TestCaseResult {
     let (libpq, both) = libpq().unwrap();
     // A keyword that only we know is accepted by us alone.
     prop_assume!(!OPTIONS.iter().any(|r| !both.contains(&r.name) && text.contains(r.name)));
@@ -137,6 +144,7 @@ fn compare(text: &str) -> TestCaseResult {
         (Ok(theirs), Ok(ours)) => {
             let ours: Values = ours.into_iter().map(|(k, v)| (k.to_owned(), v.into_bytes())).collect();
             prop_assert_eq!(theirs, ours, "{}", text);
+            accepted.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
         // We carry text; bytes that aren't are refused by name.
@@ -168,7 +176,11 @@ fn run(strategy: impl Strategy<Value = String>) {
     }
     let config =
         Config { cases: 4_000, max_global_rejects: 100_000, failure_persistence: None, ..Config::default() };
-    proptest!(config, |(text in strategy)| compare(&text)?);
+    let accepted = AtomicU32::new(0);
+    proptest!(config, |(text in strategy)| compare(&text, &accepted)?);
+    let accepted = accepted.into_inner();
+    assert!(accepted >= 200, "only {accepted} of 4000 strings were valid: the generator proves too little");
+    say(&format!("{accepted} of 4000 random strings were valid, and alike"));
 }
 
 /// A keyword: mostly a real one.
