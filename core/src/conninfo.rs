@@ -68,6 +68,11 @@ pub fn parse(text: &str) -> Result<Vec<(&'static str, String)>, Error> {
     let mut pairs = Pairs { list: Vec::new(), last: None };
     match uri::strip_scheme(text) {
         Some(rest) => uri::parse(rest, &mut pairs)?,
+        None if text.split(['=', ' ', '\'']).next().is_some_and(|head| head.contains("://")) => {
+            return Err(invalid(
+                "the string is a URI of an unknown scheme: write postgresql:// or postgres://",
+            ));
+        }
         None => keyword_value::parse(text, &mut pairs)?,
     }
     Ok(pairs.list)
