@@ -1,3 +1,39 @@
-//! The pgfollow command.
+//! The pgfollow command. One file per subcommand; this one only reads the arguments and hands over.
 
-fn main() {}
+mod config;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exit codes that more than one command uses.
+mod exit {
+    /// Wrong usage, or a connection string that can't be used.
+    pub(crate) const USAGE: u8 = 2;
+}
+
+#[derive(Parser)]
+#[command(name = "pgfollow", version, about = "Follow the PostgreSQL primary through a failover")]
+#[command(before_help = "Example:\n  pgfollow config 'postgresql://app@db-a,db-b,db-c/orders'")]
+#[command(
+    after_help = "Exit codes:\n  0  done\n  2  wrong usage, or a connection string that can't be used\n\
+                        Data goes to standard output, everything else to standard error. RUST_LOG sets the log level."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Config(config::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::start_log();
+    match cli.command {
+        Command::Config(args) => config::run(&args),
+    }
+}
