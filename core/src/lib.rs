@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod config;
 pub mod decide;
+pub mod dial;
 pub mod error;
 pub mod failure;
 pub mod host;
