@@ -2,7 +2,7 @@
 //!
 //! Decides nothing: not which address, not for how long. Whoever calls it bounds the time and may drop the future,
 //! which closes the socket. An option that a platform lacks is a line in the log and a name in the report, never an
-//! error: a service must start everywhere. [`crate::tls`] is next.
+//! error: a service must start everywhere. `tls.rs` is next.
 //!
 //! The options come before `connect()` because TCP_USER_TIMEOUT bounds the SYN as well: set later, a dial into a
 //! black hole would last as long as the system's SYN retries.

@@ -1,10 +1,10 @@
 //! TLS as libpq does it: the SSLRequest, the handshake, the certificate, the channel binding value.
 //!
 //! Decides nothing about the next step: whether to try TLS at all, and what follows a failure, is
-//! [`crate::decide::walk`]'s. Here is only one attempt on one stream. The caller bounds the time and may drop the
+//! `decide/walk.rs`'s. Here is only one attempt on one stream. The caller bounds the time and may drop the
 //! future. Invariants: before the handshake one byte is read and only `N` means "no TLS"; whatever follows the `S` in
 //! clear text ends the attempt (CVE-2021-23222); with a name to check, nothing is sent until there is one.
-//! [`crate::handshake`] logs in over what comes out. A cancel request goes through the same door.
+//! `handshake.rs` logs in over what comes out. A cancel request goes through the same door.
 
 mod binding;
 mod files;

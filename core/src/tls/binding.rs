@@ -3,7 +3,7 @@
 //! Both sides hash the certificate with the hash of its own signature; MD5 and SHA-1 become SHA-256 (there and in
 //! PostgreSQL's `fe-secure-openssl.c`, `pgtls_get_peer_certificate_hash`). Where the signature has no hash of its own
 //! (Ed25519), or one that the library here doesn't have, there is no value: RFC 5929 leaves it undefined and the
-//! server fails too. [`crate::handshake`] is next: it logs in without -PLUS, or refuses if that is required.
+//! server fails too. `handshake.rs` is next: it logs in without -PLUS, or refuses if that is required.
 
 use ring::digest;
 use x509_cert::Certificate;
