@@ -272,6 +272,12 @@ fn handshake_words(e: &io::Error) -> String {
             "{e}: the server and the client have no version or cipher in common \
              (ssl_min_protocol_version, ssl_max_protocol_version)"
         ),
+        // What PostgreSQL says to a client that can't use its key; the text must not leave the reader in the dark.
+        Some(E::AlertReceived(A::HandshakeFailure)) => {
+            format!(
+                "{e}: perhaps the server's key is of a kind not supported here (EC P-521, RSA under 2048 bits)"
+            )
+        }
         Some(E::AlertReceived(A::NoApplicationProtocol)) => {
             format!("{e}: the server doesn't speak PostgreSQL's protocol (ALPN)")
         }
