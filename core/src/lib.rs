@@ -6,10 +6,13 @@ pub mod clock;
 pub mod config;
 pub mod conninfo;
 pub mod decide;
+pub mod dial;
 pub mod error;
 pub mod failure;
 pub mod host;
 pub mod net;
+#[cfg_attr(not(test), expect(dead_code, reason = "connect.rs is the caller, and isn't written yet"))]
+mod tls;
 
 pub use clock::{Deadline, Moment};
 pub use config::{Config, ConfigBuilder, SessionAttrs};
