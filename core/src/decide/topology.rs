@@ -49,6 +49,9 @@ pub struct Topology {
     hosts: BTreeMap<HostId, Host>,
     out: Vec<Action>,
     changed: bool,
+    /// Generations are counted for all hosts together, so that an address that was dropped and comes back never
+    /// repeats one.
+    last_generation: u64,
 
     /// The system identifier that terms are compared within.
     system: Option<u64>,
@@ -84,6 +87,7 @@ impl Topology {
             hosts: BTreeMap::new(),
             out: Vec::new(),
             changed: false,
+            last_generation: 0,
             system: None,
             highest: None,
             incumbent: None,
@@ -104,6 +108,7 @@ impl Topology {
 
     /// Takes one fact.
     pub fn input(&mut self, input: Input, now: Moment) -> Vec<Action> {
+        self.mind_stall(now);
         self.take(input, now);
         self.step(now)
     }
@@ -111,12 +116,16 @@ impl Topology {
     /// Takes the passing of time. Calling it too early does no harm; too late means that our own runtime stalled,
     /// and silence in that window is then no evidence.
     pub fn timer(&mut self, now: Moment) -> Vec<Action> {
-        let due = self.next_timer();
-        if now - due > self.options.tuning.stall {
-            self.stalled(now);
-        }
+        self.mind_stall(now);
         self.missed_deadlines(now);
         self.step(now)
+    }
+
+    /// A timer that is overdue by much shows that our own runtime stood still.
+    fn mind_stall(&mut self, now: Moment) {
+        if now - self.next_timer() > self.options.tuning.stall {
+            self.stalled(now);
+        }
     }
 
     /// The host that takes writes, and whether that is fresh: answered within the last 2 s (then a connect may go
@@ -148,7 +157,7 @@ impl Topology {
     /// The generation of a host's sessions from now on. Read it when a dial begins: what happens to the host while
     /// the session is being opened then counts against that session.
     pub fn generation(&self, host: HostId) -> u64 {
-        self.hosts.get(&host).map_or(0, |h| h.generation)
+        self.hosts.get(&host).map_or(self.last_generation, |h| h.generation)
     }
 
     fn take(&mut self, input: Input, now: Moment) {
@@ -214,6 +223,7 @@ impl Topology {
         h.never_primary = self.options.never_primary.iter().any(|n| names(n, &name, &h.address));
         h.indirect = self.options.endpoint == Endpoint::Indirect;
         h.note = Cause::Named;
+        h.generation = self.last_generation;
         self.hosts.insert(id, h);
         self.changed = true;
         // A new address is worth a look at the others too: a moved name is an opinion that something happened.
@@ -281,9 +291,11 @@ impl Topology {
     /// Sessions of that host born before now are old: the one place where a generation grows. All addresses of one
     /// server go together.
     fn clear(&mut self, id: HostId, cause: Cause, idle: bool, in_flight: InFlight, now: Moment) {
+        self.last_generation += 1;
+        let next = self.last_generation;
         for id in self.addresses_of(id) {
             if let Some(h) = self.hosts.get_mut(&id) {
-                h.generation += 1;
+                h.generation = next;
                 h.cause = cause;
                 h.note = cause;
                 h.changed = now;

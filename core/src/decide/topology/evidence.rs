@@ -26,6 +26,7 @@ impl Topology {
             h.first_miss = None;
             h.fresh_silent = false;
             h.silence_level = 0;
+            h.probing.missed = 0;
             h.probing.doubtful = false;
         }
         self.suspect_ourselves(false);
@@ -75,6 +76,7 @@ impl Topology {
         let sound = h.probing.open && h.misses == 0 && h.answered_within(fresh, now);
         let confirmed = h.mark.is_some_and(|m| !m.tentative);
         h.mark = Some(Mark { kind, tentative: !kind.is_reply() && sound && !confirmed });
+        self.learn_gap(id, kind, now);
         self.redial(id, now);
     }
 
@@ -165,7 +167,7 @@ impl Topology {
             h.note = Cause::Silence;
             let first = h.first_miss.is_none();
             h.first_miss.get_or_insert(h.probing.asked);
-            if h.misses < k {
+            if h.misses < k && h.probing.outstanding < k {
                 h.probing.outstanding += 1;
                 self.out.push(Action::Probe { host: id });
             }
@@ -243,8 +245,11 @@ impl Topology {
             if !(h.fresh_silent || pending) {
                 continue;
             }
-            // (d) Somebody else was heard since.
             let first = h.first_miss;
+            if let Some(h) = self.hosts.get_mut(&id) {
+                h.fresh_silent = true;
+            }
+            // (d) Somebody else was heard since.
             let others = self.hosts.iter().any(|(&o, other)| o != id && other.heard > first);
             let silent_for = now - since;
             if !others && self.name_server <= first {

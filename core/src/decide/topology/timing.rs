@@ -89,7 +89,7 @@ impl Topology {
         let Some(h) = self.hosts.get_mut(&id) else { return };
         let p = &mut h.probing;
         p.missed = 0;
-        p.next_probe = (p.asked + gap).max(now);
+        p.next_probe = if p.ask_now { now } else { (p.asked + gap).max(now) };
     }
 
     /// After a dial failed.
@@ -123,8 +123,21 @@ impl Topology {
         }
     }
 
+    /// A caller was refused: our dials heed that as if it had been one of them.
+    pub(super) fn learn_gap(&mut self, id: HostId, kind: ConnectKind, now: Moment) {
+        let Some(h) = self.hosts.get_mut(&id) else { return };
+        let p = &mut h.probing;
+        let since = p.failing.filter(|&(k, _)| k == kind).map_or(now, |(_, since)| since);
+        if let Some(least) = least_gap(kind, since, now) {
+            p.failing = Some((kind, since));
+            p.gap = least;
+            p.last_dial = now;
+            p.next_dial = p.next_dial.max(now + least);
+        }
+    }
+
     /// Whether a lasting probe session is wanted there.
-    fn monitored(&self, id: HostId, h: &Host, now: Moment) -> bool {
+    fn monitored(&self, id: HostId, h: &Host) -> bool {
         if !self.awake() || h.same_as.is_some() {
             return false;
         }
@@ -132,13 +145,13 @@ impl Topology {
         let carried = self.options.monitor == MonitorMode::Auto
             && self.incumbent == Some(id)
             && h.state == State::Primary
-            && h.carried.is_some_and(|t| now - t < self.options.tuning.term_read_every);
+            && h.carried.is_some();
         !carried
     }
 
     /// Whether a dial is wanted there: for want of a session, or because the open one is in doubt.
     fn dial_wanted(&self, id: HostId, h: &Host, now: Moment) -> bool {
-        if self.held || h.probing.dialling.is_some() || !self.monitored(id, h, now) {
+        if self.held || h.probing.dialling.is_some() || !self.monitored(id, h) {
             return false;
         }
         let p = &h.probing;
@@ -233,8 +246,11 @@ impl Topology {
     pub(super) fn schedule(&mut self, now: Moment) {
         let ids: Vec<HostId> = self.hosts.keys().copied().collect();
         for id in ids {
+            let lapsed = self.options.tuning.term_read_every;
+            let Some(h) = self.hosts.get_mut(&id) else { continue };
+            h.carried = h.carried.filter(|&t| now - t < lapsed);
             let Some(h) = self.hosts.get(&id) else { continue };
-            if !self.monitored(id, h, now) {
+            if !self.monitored(id, h) {
                 if h.misses == 0 && !h.suspect {
                     self.close_probe(id);
                 }
@@ -307,8 +323,8 @@ impl Topology {
             due(h.superseded.and(h.heard).map(|t| t + self.options.tuning.grace));
             due(self.silence_due(id));
             due(self.dropped_at(id));
-            due(self.carried_until(id, h));
-            if !self.awake() || h.same_as.is_some() {
+            due(h.carried.map(|t| t + self.options.tuning.term_read_every));
+            if !self.monitored(id, h) {
                 continue;
             }
             if p.open && p.outstanding == 0 {
@@ -321,14 +337,7 @@ impl Topology {
             }
         }
         due(self.regressed.map(|(_, t)| t));
-        due(self.adoptable(Moment::NEVER).map(|(_, _, t)| t));
         at
-    }
-
-    fn carried_until(&self, id: HostId, h: &Host) -> Option<Moment> {
-        let auto = self.options.monitor == MonitorMode::Auto && self.incumbent == Some(id);
-        let t = h.carried.filter(|_| auto && !h.probing.open)?;
-        Some(t + self.options.tuning.term_read_every)
     }
 }
 
