@@ -122,6 +122,8 @@ impl Topology {
             self.clear(old, cause, true, InFlight::Leave, now);
             self.ask(by, now);
         } else {
+            // All that silence could permit is done with this.
+            h.silence_level = if h.misses > 0 { 2 } else { 0 };
             self.clear(old, cause, true, InFlight::CloseUnlessHarmless { grace: Duration::ZERO }, now);
         }
     }

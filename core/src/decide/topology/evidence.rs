@@ -29,7 +29,7 @@ impl Topology {
             h.probing.missed = 0;
             h.probing.doubtful = false;
         }
-        self.suspect_ourselves(false);
+        self.suspect_ourselves(false, now);
     }
 
     /// A byte came on some socket: alive, though the probe session may be stuck.
@@ -42,7 +42,7 @@ impl Topology {
         let missed = h.misses > 0 && h.first_miss < Some(at);
         if !missed {
             h.heard = Some(at);
-            return self.suspect_ourselves(false);
+            return self.suspect_ourselves(false, now);
         }
         self.heard(id, at);
         let Some(h) = self.hosts.get_mut(&id) else { return };
@@ -253,7 +253,7 @@ impl Topology {
             let others = self.hosts.iter().any(|(&o, other)| o != id && other.heard > first);
             let silent_for = now - since;
             if !others && self.name_server <= first {
-                self.suspect_ourselves(true);
+                self.suspect_ourselves(true, now);
                 if silent_for >= self.options.user_timeout * 3 {
                     self.permit(id, 2, now);
                 }
@@ -282,12 +282,16 @@ impl Topology {
         }
     }
 
-    fn suspect_ourselves(&mut self, on: bool) {
+    fn suspect_ourselves(&mut self, on: bool, now: Moment) {
         if self.ourselves == on {
             return;
         }
         self.ourselves = on;
         self.changed = true;
+        if !on {
+            // The silence was ours: whoever hasn't been heard yet gets its three deadlines anew.
+            self.stalled(now);
+        }
         self.out.push(Action::SuspectOurselves { on });
         self.event(if on { TopologyEvent::SuspectOurselves } else { TopologyEvent::OurselvesCleared });
     }
@@ -296,7 +300,7 @@ impl Topology {
     pub(super) fn name_server_answered(&mut self, local: bool, now: Moment) {
         if !local {
             self.name_server = Some(now);
-            self.suspect_ourselves(false);
+            self.suspect_ourselves(false, now);
         }
     }
 

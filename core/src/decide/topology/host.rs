@@ -21,6 +21,12 @@ pub(super) struct Mark {
     pub(super) tentative: bool,
 }
 
+impl Mark {
+    fn is_silence(self) -> bool {
+        matches!(self.kind, ConnectKind::TimedOut | ConnectKind::Unreachable)
+    }
+}
+
 /// A host that was superseded and answered within the last second: its calls wait for a second row of the new one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Superseded {
@@ -186,10 +192,10 @@ impl Host {
             Some(m) if m.kind.is_denied() => return State::Denied,
             Some(Mark { kind: ConnectKind::NotReady, .. }) => return State::NotReady,
             Some(Mark { kind: ConnectKind::Full, .. }) => return State::Full,
-            Some(_) => return State::Down,
-            None => {}
+            // A superseded host stays that, however silent: nobody waits for it to come back.
+            Some(m) if !(self.stale && m.is_silence()) => return State::Down,
+            _ => {}
         }
-        // A superseded host stays that, however silent: nobody waits for it to come back.
         if self.stale {
             return State::StalePrimary;
         }

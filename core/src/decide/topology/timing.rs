@@ -107,7 +107,8 @@ impl Topology {
             _ => now,
         };
         p.failing = Some((kind, since));
-        let gap = if same { grown(p.gap, if long { SLOWEST } else { max }) } else { first };
+        let gap =
+            if same && !p.gap.is_zero() { grown(p.gap, if long { SLOWEST } else { max }) } else { first };
         p.gap = match least_gap(kind, since, now) {
             Some(least) => least,
             None if search => gap,
@@ -115,9 +116,12 @@ impl Topology {
             None if now - since >= PATIENCE => grown(p.gap.max(quiet), SLOWEST.max(quiet)),
             None => quiet,
         };
-        let gap = p.gap;
-        let last = p.last_dial;
-        let gap = self.jitter(gap);
+        let (gap, last) = (p.gap, p.last_dial);
+        let gap = match least_gap(kind, since, now) {
+            // "At most": only ever later.
+            Some(least) => self.jitter(gap.mul_f64(1.0 + self.options.tuning.jitter)).max(least),
+            None => self.jitter(gap),
+        };
         if let Some(h) = self.hosts.get_mut(&id) {
             h.probing.next_dial = (last + gap).max(now);
         }
