@@ -9,10 +9,11 @@
 //! [`Input::AcceptTerm`] lowers it), and a call in flight is aborted on the evidence classes E2, E4 and E5 alone
 //! (`evidence.rs`, `term.rs`): a wrong guess costs a probe, never somebody's work.
 //!
-//! - `types.rs` what goes in and out · `host.rs` facts and state of one address · `snapshot.rs` what others see
+//! - `types.rs` what goes in · `actions.rs` what comes out · `host.rs` facts and state of one address · `snapshot.rs` what others see
 //! - `term.rs` rows: incarnation and term (E4, E5, E6) · `cluster.rs` who is primary, other clusters, accepted terms
 //! - `evidence.rs` failures and silence (E1, E2, E3) and the vetoes · `timing.rs` whom to ask and dial, and when
 
+mod actions;
 mod cluster;
 mod evidence;
 mod host;
@@ -35,11 +36,9 @@ use crate::host::{Address, HostId};
 use host::Host;
 use term::Via;
 
+pub use actions::{Action, Cause, InFlight, Role, State, TopologyEvent};
 pub use snapshot::{ClusterSnapshot, HostSnapshot, ProbeState, Snapshot};
-pub use types::{
-    Action, Cause, ConnectKind, EndCause, InFlight, Input, MemberId, Role, RoleFacts, State, TermRow,
-    TopologyEvent, TopologyOptions,
-};
+pub use types::{ConnectKind, EndCause, Input, MemberId, RoleFacts, TermRow, TopologyOptions};
 
 /// What is known of each host. See the module's head.
 #[derive(Debug)]
@@ -64,6 +63,9 @@ pub struct Topology {
     undecided: Option<Moment>,
     /// When the first host became known.
     began: Option<Moment>,
+    /// The first look around isn't over: what answers now is no memory yet. Kept apart from [`Self::settled`], for
+    /// the last answer of the first look still belongs to it.
+    cold: bool,
     search: Option<Moment>,
     watchful_until: Moment,
     /// A primary of an older term answers and none of the highest: which, and when to say so again.
@@ -95,6 +97,7 @@ impl Topology {
             primaries_seen: BTreeMap::new(),
             undecided: None,
             began: None,
+            cold: true,
             search: None,
             watchful_until: Moment::ZERO,
             regressed: None,
@@ -109,6 +112,7 @@ impl Topology {
     /// Takes one fact.
     pub fn input(&mut self, input: Input, now: Moment) -> Vec<Action> {
         self.mind_stall(now);
+        self.cold &= !self.settled(now);
         self.take(input, now);
         self.step(now)
     }
@@ -227,7 +231,7 @@ impl Topology {
         self.hosts.insert(id, h);
         self.changed = true;
         // A new address is worth a look at the others too: a moved name is an opinion that something happened.
-        if self.settled(now) {
+        if !self.cold {
             let others: Vec<HostId> = self.hosts.keys().copied().filter(|&o| o != id).collect();
             for other in others {
                 self.ask(other, now);

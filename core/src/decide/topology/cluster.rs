@@ -8,8 +8,9 @@ use crate::config::{MonitorMode, OnNewCluster};
 use crate::host::HostId;
 
 use super::Topology;
+use super::actions::{Cause, InFlight, Role, TopologyEvent};
 use super::host::Superseded;
-use super::types::{Cause, ConnectKind, InFlight, Role, TopologyEvent};
+use super::types::ConnectKind;
 
 /// How long another system identifier must stand alone before it is followed, and a vanished address is kept.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -185,7 +186,7 @@ impl Topology {
             return;
         }
         // At the start nobody is incumbent by right: the first configured one is taken.
-        let first_look = !self.settled(now) && h.spec < old.spec && old.writable();
+        let first_look = self.cold && h.spec < old.spec && old.writable();
         if shared || first_look || self.is_gone(inc, id) {
             let (writable, timeline) = (old.writable(), old.timeline);
             self.crown(id, now);
@@ -256,7 +257,6 @@ impl Topology {
 
     /// Terms compare within one system identifier only. Says whether the host is of our cluster.
     fn same_cluster(&mut self, id: HostId, now: Moment) -> bool {
-        let settled = self.settled(now);
         let Some(h) = self.hosts.get(&id) else { return false };
         let Some(system) = h.system else { return self.undecided.is_none() };
         let leads = h.role == Some(Role::Primary) && !h.never_primary;
@@ -285,7 +285,7 @@ impl Topology {
             }
             ours => {
                 // Two identifiers at the very start: no memory says which is ours.
-                if ours.is_none() || !settled {
+                if ours.is_none() || self.cold {
                     self.undecided.get_or_insert(now);
                     self.forget_cluster();
                 }
@@ -520,7 +520,7 @@ impl Topology {
 
     /// Whether a search is called for: the primary is in doubt or unknown, and somebody may need it.
     pub(super) fn search_wanted(&self) -> bool {
-        use super::types::State;
+        use super::actions::State;
         if self.options.monitor == MonitorMode::Off || !self.awake() || self.hosts.is_empty() {
             return false;
         }

@@ -8,8 +8,9 @@ use crate::config::MonitorMode;
 use crate::host::HostId;
 
 use super::Topology;
+use super::actions::{Action, Cause, InFlight, TopologyEvent};
 use super::host::Mark;
-use super::types::{Action, Cause, ConnectKind, EndCause, InFlight, MemberId, TopologyEvent};
+use super::types::{ConnectKind, EndCause, MemberId};
 
 /// Some managed services answer 28000 while they restart: within this long after the host was healthy it isn't taken
 /// for a wrong configuration.

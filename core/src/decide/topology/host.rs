@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::host::{Address, HostId};
 
-use super::types::{Cause, ConnectKind, MemberId, Role, State};
+use super::actions::{Cause, Role, State};
+use super::types::{ConnectKind, MemberId};
 
 /// How many earlier identities of an address are kept to recognise one that returns.
 const PAST: usize = 4;

@@ -9,7 +9,7 @@ use crate::clock::Moment;
 use crate::host::{Address, HostId};
 
 use super::Topology;
-use super::types::{Cause, Role, State};
+use super::actions::{Cause, Role, State};
 
 /// Everything that the topology knows at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]

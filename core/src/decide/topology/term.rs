@@ -9,7 +9,8 @@ use crate::error::SqlState;
 use crate::host::HostId;
 
 use super::Topology;
-use super::types::{Action, Cause, InFlight, MemberId, Role, RoleFacts, TermRow, TopologyEvent};
+use super::actions::{Action, Cause, InFlight, Role, TopologyEvent};
+use super::types::{MemberId, RoleFacts, TermRow};
 
 /// On which session a row came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

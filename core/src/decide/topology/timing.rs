@@ -9,8 +9,9 @@ use crate::config::MonitorMode;
 use crate::host::HostId;
 
 use super::Topology;
+use super::actions::{Action, State, TopologyEvent};
 use super::host::{Host, Probing};
-use super::types::{Action, ConnectKind, State, TermRow, TopologyEvent};
+use super::types::{ConnectKind, TermRow};
 
 /// Each dial's gap is so much longer than the last.
 const GROWTH: f64 = 1.6;
@@ -53,6 +54,8 @@ impl Topology {
             return;
         }
         let Some(h) = self.hosts.get_mut(&id) else { return };
+        // What callers' sessions carry doesn't settle it.
+        h.carried = None;
         if h.probing.open {
             h.probing.next_probe = h.probing.next_probe.min(now);
             h.probing.ask_now = true;
