@@ -149,8 +149,9 @@ impl Topology {
             .is_some_and(|h| h.start.is_some() && row.start_time.is_some() && h.start != row.start_time)
     }
 
-    /// An address that leads to several servers gives itself away: an identity returns, two sessions disagree, or it
-    /// shows the server that is known at another address.
+    /// An address that leads to several servers gives itself away: an identity returns, two sessions disagree, it
+    /// shows the server that is known at another address, or an open session shows another server than before (no
+    /// backend outlives its postmaster).
     fn mind_indirect(&mut self, id: HostId, row: &TermRow, via: Via, restarted: bool) {
         let elsewhere = restarted
             && self.hosts.iter().any(|(&o, h)| {
@@ -160,6 +161,9 @@ impl Topology {
                     && h.system == row.system_identifier
             });
         let Some(h) = self.hosts.get_mut(&id) else { return };
+        let other_system =
+            h.system.is_some() && row.system_identifier.is_some() && h.system != row.system_identifier;
+        let handed_on = via == Via::Probe && (restarted || other_system);
         let returns = (restarted && row.start_time.is_some_and(|s| h.past_starts.contains(&s)))
             || (h.system != row.system_identifier
                 && row.system_identifier.is_some_and(|s| h.past_systems.contains(&s)));
@@ -167,7 +171,7 @@ impl Topology {
         if via != Via::Session {
             h.disagrees = None;
         }
-        if !h.indirect && (returns || disagree || elsewhere) {
+        if !h.indirect && (returns || disagree || elsewhere || handed_on) {
             h.indirect = true;
             self.changed = true;
             self.event(TopologyEvent::EndpointIndirect { host: id });

@@ -213,7 +213,8 @@ pub enum Input {
         /// It sits at a loopback address or one of this machine: proves nothing of the network.
         local: bool,
     },
-    /// A dialled probe session is open. It replaces an older one to the same host, which the shell then closes.
+    /// A dialled probe session is open. It replaces an older one to the same host, which the shell then closes; what
+    /// that one still answers isn't told.
     ProbeConnected {
         /// The host.
         host: HostId,
@@ -312,7 +313,8 @@ pub enum Input {
         /// When the last one came.
         at: Moment,
     },
-    /// A call in flight has seen no byte for `suspect_after`. Repeats for the same call are ignored.
+    /// A call in flight has seen no byte for `suspect_after`. Tell the host's last byte first, and tell this again
+    /// each `suspect_after` while it lasts: it counts once, but not while other bytes come from the host.
     CallBlocked {
         /// Its host.
         host: HostId,
