@@ -358,3 +358,40 @@ pub enum Input {
         host: HostId,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Stage;
+
+    fn kind(failure: Failure) -> Option<ConnectKind> {
+        ConnectKind::of(&Failed::new(Stage::Authenticate, failure))
+    }
+
+    fn server(sqlstate: &str) -> Option<ConnectKind> {
+        let sqlstate = SqlState::new(sqlstate).expect("a state");
+        kind(Failure::Server { sqlstate, message: String::new(), after_auth: false })
+    }
+
+    #[test]
+    fn what_never_reached_the_host_is_no_evidence_against_it() {
+        assert_eq!(kind(Failure::BadPort("0".into())), None);
+        assert_eq!(kind(Failure::Resolve(crate::net::ResolveError::TimedOut)), None);
+        assert_eq!(kind(Failure::TlsFile("no such file".into())), None);
+        assert_eq!(kind(Failure::RoleUnknown("cancelled".into())), None);
+    }
+
+    #[test]
+    fn a_host_that_speaks_is_never_taken_for_a_silent_one() {
+        for state in ["57P03", "53300", "28P01", "28000", "3D000", "42501", "XX000"] {
+            assert!(server(state).is_some_and(ConnectKind::is_reply), "{state}");
+        }
+        let refused = Failure::Dial { os: Some(libc::ECONNREFUSED), message: String::new() };
+        assert_eq!(kind(refused), Some(ConnectKind::Refused));
+        for silent in [Failure::TimedOut, Failure::Lost("RST".into())] {
+            assert!(kind(silent).is_some_and(|k| !k.is_reply()));
+        }
+        // The backend that was told to die proves no server that lives on.
+        assert_eq!(server("57P01"), Some(ConnectKind::Lost));
+    }
+}
