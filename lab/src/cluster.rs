@@ -3,17 +3,21 @@
 //! Faults of one server are in [`Node`]. The drill, `pgfollow lab` and the tests call this.
 
 mod conf;
+mod exhaust;
 mod home;
+mod network;
 mod node;
 mod replication;
 mod start;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+pub use exhaust::Exhausted;
 use home::Home;
 pub use node::{Node, StopMode};
 
@@ -99,7 +103,6 @@ impl fmt::Debug for Secrets {
 /// first, the keeper does both.
 #[derive(Debug)]
 pub struct Cluster {
-    // Declared first, dropped first: the folder's Drop kills what lives in it before the nodes are forgotten.
     home: Home,
     nodes: Vec<Arc<Node>>,
     sync: bool,
@@ -108,6 +111,8 @@ pub struct Cluster {
     secrets: Secrets,
     /// Waits for a standby of a new primary to make it synchronous again.
     resync: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    /// The nodes behind a black hole.
+    cut: Mutex<BTreeSet<usize>>,
 }
 
 impl Cluster {
@@ -129,9 +134,15 @@ impl Cluster {
         &self.nodes[index]
     }
 
-    /// The node of that name or number (`n2` or `2`).
+    /// The node of that name, number or address (`n2`, `2`, `127.0.0.3`); `primary` is the one promoted last.
     pub fn index_of(&self, name: &str) -> Option<usize> {
-        self.nodes.iter().position(|n| n.name() == name || n.name().strip_prefix('n') == Some(name))
+        if name == "primary" {
+            return Some(self.primary());
+        }
+        let called = |n: &Node| {
+            n.name() == name || n.name().strip_prefix('n') == Some(name) || n.host().to_string() == name
+        };
+        self.nodes.iter().position(|n| called(n))
     }
 
     /// The node that was made primary last.
@@ -186,8 +197,8 @@ impl Drop for Cluster {
         if let Some(task) = self.resync.get_mut().ok().and_then(Option::take) {
             task.abort();
         }
+        // The postmasters are our children, so we reap them; all else is the folder's Drop, which comes next.
         for node in &self.nodes {
-            // Signals before the wait: the folder's Drop clears the rest away and waits for all of them.
             node.reap();
         }
     }

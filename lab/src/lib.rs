@@ -17,15 +17,18 @@
 
 mod binaries;
 mod cluster;
+mod control;
 mod error;
+pub mod netns;
 mod prober;
 mod process;
 mod sys;
 mod wait;
 
 pub use binaries::{Binaries, BinaryOptions};
-pub use cluster::{Cluster, ClusterOptions, Node, StopMode, Tls};
+pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, StopMode, Tls};
+pub use control::Control;
 pub use error::LabError;
 pub use prober::Prober;
-pub use sys::monotonic_ns;
+pub use sys::{monotonic_ns, send_signal};
 pub use wait::{wait_for, wait_for_async};

@@ -92,7 +92,8 @@ async fn probe(
         let session = async {
             let s = node.session().await?;
             s.batch_execute(quiet).await.map_err(LabError::pg("silencing the prober's session"))?;
-            let statement = s.prepare(&insert).await.map_err(LabError::pg("preparing the prober's insert"))?;
+            let statement =
+                s.prepare(&insert).await.map_err(LabError::pg("preparing the prober's insert"))?;
             Ok((s, statement))
         };
         let (session, statement) = match session.await {

@@ -110,7 +110,7 @@ pub(crate) fn kill_all_in(dir: &Path) -> bool {
         let pids = processes_in(dir, true);
         for pid in &pids {
             // The only possible refusal is EPERM, and then another round wouldn't help either.
-            let _ = sys::kill(*pid, libc::SIGKILL);
+            let _ = sys::send_signal(*pid, libc::SIGKILL);
         }
         pids.is_empty()
     })

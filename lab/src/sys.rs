@@ -13,7 +13,10 @@ pub fn monotonic_ns() -> u64 {
 }
 
 /// Sends a signal to one process. A process that is gone is no error.
-pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+///
+/// # Panics
+/// For a number that means a group, everybody or init.
+pub fn send_signal(pid: i32, signal: i32) -> io::Result<()> {
     assert!(pid > 1, "never signal a group, everybody or init");
     // SAFETY: kill takes two numbers and touches no memory of ours.
     if unsafe { libc::kill(pid, signal) } == 0 {

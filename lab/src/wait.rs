@@ -31,8 +31,7 @@ pub(crate) async fn poll<T, F: Future<Output = Result<T, String>>>(
 ) -> Result<T, LabError> {
     let end = tokio::time::Instant::now() + bound;
     let mut last = None;
-    let out_of_time =
-        |last: Option<String>| LabError::Timeout { what: what.to_owned(), after: bound, last };
+    let out_of_time = |last: Option<String>| LabError::Timeout { what: what.to_owned(), after: bound, last };
     loop {
         match tokio::time::timeout_at(end, check()).await {
             Ok(Ok(v)) => return Ok(v),

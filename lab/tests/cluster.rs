@@ -1,28 +1,140 @@
-//! Real servers: start, replication, faults, promotion.
+//! Real servers: start, replication, promotion, the way back.
+#![allow(clippy::print_stderr, reason = "tests tell their figures")]
+
+mod common;
 
 use std::time::{Duration, Instant};
 
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, Prober, monotonic_ns};
+use common::{any_binaries, app_session, binaries, cluster, processes_below};
+use pgfollow_lab::{LabError, Prober, StopMode, monotonic_ns, wait_for};
 
-fn binaries(major: u32) -> Binaries {
-    let options = BinaryOptions { major: Some(major), ..BinaryOptions::default() };
-    Binaries::find(&options, &mut |line| eprintln!("{line}")).expect("binaries")
+type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+async fn two_failovers(major: u32) -> Result {
+    let Some(binaries) = binaries(major) else { return Ok(()) };
+    let cluster = cluster(binaries, 3).await?;
+
+    let session = app_session(&cluster, 0).await?;
+    session.batch_execute("create table t (i int); insert into t values (1)").await?;
+    let names: String = session.query_one("show synchronous_standby_names", &[]).await?.get(0);
+    assert_eq!(names, "FIRST 1 (n2, n3)");
+    let prober = Prober::start(&cluster, 1).await?;
+    assert_eq!(prober.ready_now(), None, "a standby took a write");
+
+    let at = monotonic_ns();
+    cluster.node(0).kill().await?;
+    cluster.promote(1).await?;
+    let ready = prober.ready(Duration::from_secs(10)).await?;
+    eprintln!("{} ready {:.1} ms after the kill", cluster.server_version(), (ready - at) as f64 / 1e6);
+    let session = app_session(&cluster, 1).await?;
+    let n: i64 = session.query_one("select count(*) from t", &[]).await?.get(0);
+    assert_eq!(n, 1, "an acknowledged write is gone");
+
+    synchronous_again(&cluster, 1).await?;
+    let (third, at) = (app_session(&cluster, 2).await?, Instant::now());
+    session.batch_execute("insert into t values (2)").await?;
+    loop {
+        let n: i64 = third.query_one("select count(*) from t", &[]).await?.get(0);
+        if n == 2 {
+            break;
+        }
+        assert!(at.elapsed() < Duration::from_secs(5), "the third node doesn't follow the new primary");
+    }
+
+    // Back as a standby (rewound), then primary again: a second failover.
+    let began = Instant::now();
+    cluster.restart(0).await?;
+    eprintln!("{} back as standby in {:?}", cluster.server_version(), began.elapsed());
+    assert!(cluster.node(0).is_standby_by_files());
+    cluster.node(1).stop(StopMode::Fast).await?;
+    cluster.promote(0).await?;
+    let session = app_session(&cluster, 0).await?;
+    let n: i64 = session.query_one("select count(*) from t", &[]).await?.get(0);
+    assert_eq!(n, 2);
+
+    let folder = cluster.folder().to_owned();
+    assert!(processes_below(&folder) > 0);
+    drop(cluster);
+    assert_eq!(processes_below(&folder), 0);
+    assert!(!folder.exists());
+    Ok(())
+}
+
+async fn synchronous_again(cluster: &pgfollow_lab::Cluster, node: usize) -> Result<(), LabError> {
+    let session = &cluster.node(node).session().await?;
+    pgfollow_lab::wait_for_async("a synchronous standby", Duration::from_secs(10), || async move {
+        let sql = "select count(*) from pg_stat_replication where sync_state = 'sync'";
+        let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
+        if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err("none".to_owned()) }
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_primary_is_replaced() -> Result<(), LabError> {
-    for major in [15, 18] {
-        let started = Instant::now();
-        let options = ClusterOptions::new(binaries(major));
-        let cluster = Cluster::start(options).await?;
-        eprintln!("{} started in {:?}", cluster.server_version(), started.elapsed());
-        let prober = Prober::start(&cluster, 1).await?;
-        assert_eq!(prober.ready_now(), None);
-        let at = monotonic_ns();
-        cluster.node(0).kill().await?;
-        cluster.promote(1).await?;
-        let ready = prober.ready(Duration::from_secs(10)).await?;
-        eprintln!("ready {} ms after the kill", (ready - at) / 1_000_000);
+async fn acknowledged_writes_survive_two_failovers_on_15() -> Result {
+    two_failovers(15).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_writes_survive_two_failovers_on_18() -> Result {
+    two_failovers(18).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_clusters_are_never_taken_for_one() -> Result {
+    let Some(binaries) = any_binaries() else { return Ok(()) };
+    let (a, b) = tokio::try_join!(cluster(binaries.clone(), 1), cluster(binaries, 1))?;
+    let mut ids = Vec::new();
+    for c in [&a, &b] {
+        let session = c.node(0).session().await?;
+        let row = session.query_one("select system_identifier from pg_control_system()", &[]).await?;
+        ids.push(row.get::<_, i64>(0));
     }
+    assert_ne!(ids[0], ids[1]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn split_brain_lets_both_primaries_write() -> Result {
+    let Some(binaries) = any_binaries() else { return Ok(()) };
+    let cluster = cluster(binaries, 3).await?;
+    cluster.promote_alone(1).await?;
+    for node in [0, 1] {
+        app_session(&cluster, node).await?.batch_execute("create table written (i int)").await?;
+    }
+    // The promoted one has left a history that it can't come back from without a rewind.
+    cluster.restart_as_standby(1, 0).await?;
+    wait_for("the rejoined node", Duration::from_secs(5), || cluster.node(1).is_standby_by_files()).await?;
+    Ok(())
+}
+
+/// Started as a program of its own by the test below, with this in its environment.
+const OWNER: &str = "PGFOLLOW_LAB_TEST_OWNER";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_owner_leaves_nothing_behind() -> Result {
+    let Some(binaries) = any_binaries() else { return Ok(()) };
+    if std::env::var_os(OWNER).is_some() {
+        let cluster = cluster(binaries, 2).await?;
+        // The hardest case: what is frozen can't end by itself.
+        cluster.node(1).freeze().await?;
+        eprintln!("FOLDER {}", cluster.folder().display());
+        std::future::pending::<()>().await;
+    }
+    let mut owner = std::process::Command::new(std::env::current_exe()?)
+        .args(["--exact", "a_killed_owner_leaves_nothing_behind", "--nocapture"])
+        .env(OWNER, "1")
+        .stderr(std::process::Stdio::piped())
+        .spawn()?;
+    let stderr = std::io::BufReader::new(owner.stderr.take().expect("piped"));
+    let folder = std::io::BufRead::lines(stderr)
+        .map_while(std::io::Result::ok)
+        .find_map(|l| l.strip_prefix("FOLDER ").map(std::path::PathBuf::from))
+        .expect("the owner's cluster");
+    assert!(processes_below(&folder) > 0);
+    owner.kill()?;
+    owner.wait()?;
+    let gone = || processes_below(&folder) == 0 && !folder.exists();
+    wait_for("the keeper to clear away", Duration::from_secs(10), gone).await?;
     Ok(())
 }

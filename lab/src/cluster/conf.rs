@@ -1,6 +1,7 @@
 //! What a node's configuration says. Pure text; [`super::node::Node`] writes it and reloads.
 
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 
 /// The part that changes over a node's life.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,9 @@ pub(crate) struct Changing {
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     pub(crate) name: String,
-    pub(crate) address: String,
+    /// From 1: the n of its name.
+    pub(crate) number: usize,
+    pub(crate) listen: Vec<Ipv4Addr>,
     pub(crate) port: u16,
     pub(crate) tls: bool,
     pub(crate) client_ca: bool,
@@ -57,7 +60,8 @@ pub(crate) fn render(fixed: &Fixed, changing: &Changing) -> String {
         let _ = writeln!(text, "{name} = {}", quoted(value));
     };
     set("cluster_name", &fixed.name);
-    set("listen_addresses", &fixed.address);
+    let listen: Vec<String> = fixed.listen.iter().map(Ipv4Addr::to_string).collect();
+    set("listen_addresses", &listen.join(","));
     set("port", &fixed.port.to_string());
     if fixed.tls {
         set("ssl", "on");
@@ -97,7 +101,8 @@ mod tests {
     fn a_setting_of_the_caller_does_not_undo_a_demotion() {
         let fixed = Fixed {
             name: "n1".into(),
-            address: "127.0.0.2".into(),
+            number: 1,
+            listen: vec![Ipv4Addr::LOCALHOST],
             port: 1,
             tls: false,
             client_ca: false,

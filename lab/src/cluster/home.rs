@@ -104,13 +104,15 @@ fn fresh_folder(run_as: Option<RunAs>) -> Result<PathBuf, LabError> {
     let base = std::fs::canonicalize(&base).map_err(LabError::io(format!("resolving {}", base.display())))?;
     loop {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = base.join(format!("pgfollow-lab-{}-{n}-{:08x}", std::process::id(), sys::monotonic_ns() as u32));
+        let path =
+            base.join(format!("pgfollow-lab-{}-{n}-{:08x}", std::process::id(), sys::monotonic_ns() as u32));
         match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(LabError::io(format!("making {}", path.display()))(e)),
             Ok(()) => {
                 if let Some(u) = run_as {
-                    chown(&path, Some(u.uid), Some(u.gid)).map_err(LabError::io("handing over the folder"))?;
+                    chown(&path, Some(u.uid), Some(u.gid))
+                        .map_err(LabError::io("handing over the folder"))?;
                 }
                 return Ok(path);
             }

@@ -259,7 +259,7 @@ impl Node {
             let moving: Vec<i32> =
                 processes_in(&self.data, false).into_iter().filter(|p| !is_stopped(*p)).collect();
             for p in &moving {
-                let _ = sys::kill(*p, libc::SIGSTOP);
+                let _ = sys::send_signal(*p, libc::SIGSTOP);
             }
             moving.is_empty()
         })
@@ -284,7 +284,7 @@ impl Node {
     }
 
     fn signal(&self, pid: i32, signal: i32) -> Result<(), LabError> {
-        sys::kill(pid, signal).map_err(LabError::io(format!("signalling {}", self.name())))
+        sys::send_signal(pid, signal).map_err(LabError::io(format!("signalling {}", self.name())))
     }
 
     fn signal_all(&self, signal: i32) -> Result<(), LabError> {
@@ -295,6 +295,31 @@ impl Node {
             self.signal(pid, signal)?;
         }
         Ok(())
+    }
+
+    /// Demotes it in place: new transactions are read-only by default, as `ALTER SYSTEM SET
+    /// default_transaction_read_only = on` and a reload do it. Returns when a new session sees it.
+    pub async fn demote(&self) -> Result<(), LabError> {
+        self.set_read_only(true).await
+    }
+
+    /// Takes [`Node::demote`] back.
+    pub async fn undemote(&self) -> Result<(), LabError> {
+        self.set_read_only(false).await
+    }
+
+    async fn set_read_only(&self, yes: bool) -> Result<(), LabError> {
+        self.running()?;
+        self.configure(|c| c.read_only = yes)?;
+        let want = if yes { "on" } else { "off" };
+        // The database's own: new sessions have the postmaster's value, others follow within the same reload.
+        let session = &self.session_with("").await?;
+        wait_for_async(&format!("{} to read its configuration", self.name()), PATIENCE, || async move {
+            let sql = "select reset_val from pg_settings where name = 'default_transaction_read_only'";
+            let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
+            if row.get::<_, String>(0) == want { Ok(()) } else { Err(format!("still not {want}")) }
+        })
+        .await
     }
 
     /// Tells a standby to promote itself, as `pg_ctl promote` does, without its process and its waiting.
@@ -338,7 +363,8 @@ impl Node {
         let what = format!("{} to be promoted", self.name());
         let session = &self.session().await?;
         wait_for_async(&what, PATIENCE, || async move {
-            let row = session.query_one("select pg_is_in_recovery()", &[]).await.map_err(|e| e.to_string())?;
+            let row =
+                session.query_one("select pg_is_in_recovery()", &[]).await.map_err(|e| e.to_string())?;
             if row.get::<_, bool>(0) { Err("still in recovery".to_owned()) } else { Ok(()) }
         })
         .await

@@ -4,20 +4,24 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use super::conf::Changing;
+use super::network::link_address;
 use super::{Cluster, Node};
 use crate::LabError;
+use crate::process::{command, run};
 use crate::wait::poll;
 
 impl Node {
     /// The `primary_conninfo` with which this node follows another.
     pub(super) fn follow_string(&self, primary: &Self) -> String {
-        format!(
-            "host={} port={} user=postgres password={} application_name={} connect_timeout=2",
-            primary.host(),
-            primary.port(),
-            self.secrets.superuser,
-            self.name()
-        )
+        let source = self.source_string(primary);
+        format!("{source} password={} application_name={}", self.secrets.superuser, self.name())
+    }
+
+    /// The same without the password, for command lines: those are open to all.
+    fn source_string(&self, source: &Self) -> String {
+        let host = link_address(source.fixed.number, self.fixed.number);
+        format!("host={host} port={} user=postgres connect_timeout=2", source.port())
     }
 }
 
@@ -58,6 +62,55 @@ impl Cluster {
         self.nodes[index].wait_promoted().await
     }
 
+    /// Starts a node again: the cluster's primary as primary, any other as its standby.
+    pub async fn restart(&self, index: usize) -> Result<(), LabError> {
+        if index == self.primary() {
+            return self.nodes[index].start().await;
+        }
+        self.restart_as_standby(index, self.primary()).await
+    }
+
+    /// Makes a node a standby of that primary and waits until it streams. One that still runs is killed first.
+    /// A former primary is rewound (pg_rewind); what can't follow then is copied anew (pg_basebackup).
+    pub async fn restart_as_standby(&self, index: usize, primary: usize) -> Result<(), LabError> {
+        let (node, source) = (&self.nodes[index], &self.nodes[primary]);
+        if index == primary {
+            return Err(LabError::State(format!("{} can't follow itself", node.name())));
+        }
+        if node.is_alive() {
+            node.kill().await?;
+        }
+        let rewound = if node.is_standby_by_files() { Ok(()) } else { rewind(node, source).await };
+        let followed = match rewound {
+            Ok(()) => self.start_following(index, primary).await,
+            Err(e) => Err(e),
+        };
+        let Err(error) = followed else { return Ok(()) };
+        tracing::warn!(node = node.name(), %error, "copying the node anew");
+        if node.is_alive() {
+            node.kill().await?;
+        }
+        base_backup(node, source).await?;
+        self.start_following(index, primary).await
+    }
+
+    async fn start_following(&self, index: usize, primary: usize) -> Result<(), LabError> {
+        let (node, source) = (&self.nodes[index], &self.nodes[primary]);
+        node.mark_standby(true)?;
+        let follow = Some(node.follow_string(source));
+        node.configure(|c| *c = Changing { follow, ..Changing::default() })?;
+        node.start().await?;
+        let session = &source.session().await?;
+        let name = node.name();
+        let sql = "select exists (select from pg_stat_replication where state = 'streaming' and application_name = $1)";
+        let what = format!("{name} to stream");
+        poll(&what, Duration::from_secs(5), Duration::from_millis(10), || async move {
+            let row = session.query_one(sql, &[&name]).await.map_err(|e| e.to_string())?;
+            if row.get(0) { Ok(()) } else { Err(String::new()) }
+        })
+        .await
+    }
+
     fn trigger(&self, index: usize) -> Result<(), LabError> {
         let node = &self.nodes[index];
         if !node.is_standby_by_files() {
@@ -77,6 +130,25 @@ impl Cluster {
             *slot = Some(tokio::spawn(resync(Arc::clone(&self.nodes[index]), names)));
         }
     }
+}
+
+async fn rewind(node: &Node, source: &Node) -> Result<(), LabError> {
+    // pg_rewind reads the source's timeline from its control file, which a promotion writes later.
+    let session = source.session().await?;
+    session.batch_execute("checkpoint").await.map_err(LabError::pg("a checkpoint before pg_rewind"))?;
+    let mut c = command(node.binaries.dir().join("pg_rewind"), node.run_as);
+    c.arg("--no-sync").arg("--target-pgdata").arg(&node.data);
+    c.arg("--source-server").arg(format!("{} dbname=postgres", node.source_string(source)));
+    c.env("PGPASSWORD", &node.secrets.superuser);
+    run("pg_rewind", c).await.map(|_| ())
+}
+
+async fn base_backup(node: &Node, source: &Node) -> Result<(), LabError> {
+    std::fs::remove_dir_all(&node.data).map_err(LabError::io("removing the old data directory"))?;
+    let mut c = command(node.binaries.dir().join("pg_basebackup"), node.run_as);
+    c.args(["--no-sync", "--checkpoint=fast", "--wal-method=stream", "--pgdata"]).arg(&node.data);
+    c.arg("--dbname").arg(node.source_string(source)).env("PGPASSWORD", &node.secrets.superuser);
+    run("pg_basebackup", c).await.map(|_| ())
 }
 
 /// Ends with the work done, with the primary, or with the cluster (which aborts it).

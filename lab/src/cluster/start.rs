@@ -3,6 +3,7 @@
 //! No template is kept between clusters: copies of one would share the system identifier, and two clusters
 //! must never look like one.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -10,12 +11,14 @@ use std::time::Duration;
 
 use super::conf::{Changing, Fixed};
 use super::home::Home;
+use super::network::link_address;
 use super::{APP_DATABASE, APP_USER, Cluster, ClusterOptions, Node, PROBE_TABLE, Secrets};
 use crate::process::{RunAs, command, run};
 use crate::wait::wait_for_async;
 use crate::{LabError, sys};
 
-const DEFAULT_HBA: &str = "host all all 127.0.0.0/8 scram-sha-256\nhost replication all 127.0.0.0/8 scram-sha-256\n";
+const DEFAULT_HBA: &str =
+    "host all all 127.0.0.0/8 scram-sha-256\nhost replication all 127.0.0.0/8 scram-sha-256\n";
 
 pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> {
     if !(1..=9).contains(&options.nodes) {
@@ -23,12 +26,14 @@ pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> 
     }
     if options.tls.is_some() && !options.binaries.has_tls() {
         let dir = options.binaries.dir().display();
-        return Err(LabError::State(format!("TLS is wanted, but the servers in {dir} were built without it")));
+        return Err(LabError::State(format!(
+            "TLS is wanted, but the servers in {dir} were built without it"
+        )));
     }
     let addresses = addresses(&options)?;
     let port = match options.port {
         Some(p) => p,
-        None => free_port(&addresses)?,
+        None => free_port(&addresses, options.nodes)?,
     };
     let secrets = Secrets { superuser: random_hex()?, app: random_hex()? };
     let home = Home::create(RunAs::choose()?)?;
@@ -37,7 +42,8 @@ pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> 
         .map(|(i, address)| {
             let fixed = Fixed {
                 name: format!("n{i}"),
-                address: address.to_string(),
+                number: i,
+                listen: listen_addresses(i, *address, options.nodes),
                 port,
                 tls: options.tls.is_some(),
                 client_ca: options.tls.as_ref().is_some_and(|t| t.client_ca.is_some()),
@@ -54,6 +60,7 @@ pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> 
         binaries: options.binaries.clone(),
         secrets,
         resync: Mutex::new(None),
+        cut: Mutex::new(BTreeSet::new()),
     };
     cluster.make_data(&options).await?;
     cluster.start_all().await?;
@@ -160,8 +167,15 @@ fn addresses(options: &ClusterOptions) -> Result<Vec<Ipv4Addr>, LabError> {
     Err(LabError::State(format!("{} nodes from {} leave 127.0.0.0/8", options.nodes, options.first_address)))
 }
 
+/// A node's own address, and one for each node that may follow it.
+fn listen_addresses(node: usize, own: Ipv4Addr, nodes: usize) -> Vec<Ipv4Addr> {
+    let links = (1..=nodes).filter(|f| *f != node).map(|f| link_address(node, f));
+    std::iter::once(own).chain(links).collect()
+}
+
 /// A port that is free on all the addresses.
-fn free_port(addresses: &[Ipv4Addr]) -> Result<u16, LabError> {
+fn free_port(own: &[Ipv4Addr], nodes: usize) -> Result<u16, LabError> {
+    let addresses: Vec<Ipv4Addr> = (1..).zip(own).flat_map(|(i, a)| listen_addresses(i, *a, nodes)).collect();
     let fail = || LabError::io("looking for a free port");
     for _ in 0..50 {
         // Held until all are bound: the kernel names one port, the other addresses must have it free too.
