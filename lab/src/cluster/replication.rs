@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::conf::Changing;
 use super::network::link_address;
-use super::{Cluster, Node};
+use super::{APP_DATABASE, Cluster, Node};
 use crate::LabError;
 use crate::process::{command, run};
 use crate::wait::poll;
@@ -138,7 +138,7 @@ async fn rewind(node: &Node, source: &Node) -> Result<(), LabError> {
     session.batch_execute("checkpoint").await.map_err(LabError::pg("a checkpoint before pg_rewind"))?;
     let mut c = command(node.binaries.dir().join("pg_rewind"), node.run_as);
     c.arg("--no-sync").arg("--target-pgdata").arg(&node.data);
-    c.arg("--source-server").arg(format!("{} dbname=postgres", node.source_string(source)));
+    c.arg("--source-server").arg(format!("{} dbname={APP_DATABASE}", node.source_string(source)));
     c.env("PGPASSWORD", &node.secrets.superuser);
     run("pg_rewind", c).await.map(|_| ())
 }
