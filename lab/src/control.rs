@@ -14,6 +14,10 @@ use crate::{Cluster, LabError, Node, StopMode, monotonic_ns};
 /// The commands, for help texts and for the error of an unknown one.
 const COMMANDS: &str = "stop NODE [fast|immediate|smart], kill NODE, freeze NODE, thaw NODE, demote NODE, \
     undemote NODE, promote NODE, restart NODE, start NODE, status [NODE], cut NODE, heal [NODE]";
+const VERBS: [&str; 12] = [
+    "stop", "kill", "freeze", "thaw", "demote", "undemote", "promote", "restart", "start", "status", "cut",
+    "heal",
+];
 /// Programs that talk at once; a caller more waits.
 const MOST_CALLERS: usize = 16;
 /// A command is a few words.
@@ -82,8 +86,11 @@ impl Control {
         let (verb, name, how) = match words[..] {
             [verb, name] => (verb, name, None),
             [verb @ "stop", name, how] => (verb, name, Some(how)),
-            _ => return Err(LabError::State(format!("can't read this command; there are: {COMMANDS}"))),
+            _ => return Err(unknown(line)),
         };
+        if !VERBS.contains(&verb) {
+            return Err(unknown(line));
+        }
         let Some(i) = c.index_of(name) else {
             let names: Vec<&str> = c.nodes().iter().map(|n| n.name()).collect();
             return Err(LabError::State(format!("no node {name:?}; there are: {}", names.join(", "))));
@@ -101,8 +108,8 @@ impl Control {
             "start" => node.start().await?,
             "cut" => c.cut(i)?,
             "heal" => c.heal(i)?,
-            "status" => {}
-            _ => return Err(LabError::State(format!("no command {verb:?}; there are: {COMMANDS}"))),
+            // Only "status" is left.
+            _ => {}
         }
         Ok(self.status(i))
     }
@@ -156,6 +163,10 @@ async fn next_line(from: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> std::io
             return Ok(Some(line));
         }
     }
+}
+
+fn unknown(line: &str) -> LabError {
+    LabError::State(format!("can't read the command {:?}; there are: {COMMANDS}", line.trim()))
 }
 
 fn stop_mode(word: Option<&str>) -> Result<StopMode, LabError> {

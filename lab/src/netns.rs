@@ -16,6 +16,7 @@ mod nft;
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -46,6 +47,9 @@ pub async fn rerun(args: Vec<OsString>) -> Result<ExitStatus, LabError> {
     );
     let mut command = Command::new("/proc/self/exe");
     command.args(args).env(MARKER, netns_number()?.to_string());
+    if let Some(name) = std::env::args_os().next() {
+        command.arg0(name);
+    }
     enter::on_exec(&mut command);
     let hear = |kind| signal(kind).map_err(LabError::io("listening for signals"));
     let (mut int, mut term, mut hup) =

@@ -4,7 +4,6 @@
 //! runtime doesn't delay it. It commits locally: synchronous replication doesn't hold it up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
@@ -20,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Prober {
     ready: watch::Receiver<Option<u64>>,
-    stop: Arc<AtomicBool>,
+    /// Dropped to stop the thread in the middle of whatever it waits for.
+    stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
     node: String,
 }
@@ -32,18 +32,24 @@ impl Prober {
         let name = node.name().to_owned();
         let (tell, ready) = watch::channel(None);
         let (tell_started, started) = oneshot::channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(LabError::io("building the prober's runtime"))?;
         let thread = std::thread::Builder::new()
             .name("lab-prober".into())
-            .spawn(move || runtime.block_on(probe(&node, &tell, tell_started, &stopped)))
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = probe(&node, &tell, tell_started) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })
             .map_err(LabError::io("starting the prober's thread"))?;
         // Made before the wait: if that fails, Drop ends the thread.
-        let prober = Self { ready, stop, thread: Some(thread), node: name };
+        let prober = Self { ready, stop: Some(stop), thread: Some(thread), node: name };
         match started.await {
             Ok(Ok(())) => Ok(prober),
             Ok(Err(e)) => Err(e),
@@ -70,9 +76,9 @@ impl Prober {
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // At most one try's patience.
+            // A panic of the prober is no reason for another one here.
             let _ = thread.join();
         }
     }
@@ -82,13 +88,12 @@ async fn probe(
     node: &Node,
     ready: &watch::Sender<Option<u64>>,
     started: oneshot::Sender<Result<(), LabError>>,
-    stop: &AtomicBool,
 ) {
     let mut started = Some(started);
     let insert = format!("insert into {PROBE_TABLE} default values");
     // The refusals on a standby would fill the server's log: 500 a second.
     let quiet = "set log_min_messages = panic; set log_min_error_statement = panic";
-    'session: while !stop.load(Ordering::Relaxed) {
+    'session: loop {
         let session = async {
             let s = node.session().await?;
             s.batch_execute(quiet).await.map_err(LabError::pg("silencing the prober's session"))?;
@@ -109,7 +114,7 @@ async fn probe(
         };
         let mut pace = tokio::time::interval(EVERY);
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while !stop.load(Ordering::Relaxed) {
+        loop {
             pace.tick().await;
             match tokio::time::timeout(PATIENCE, session.execute(&statement, &[])).await {
                 Ok(Ok(_)) => {
@@ -128,6 +133,5 @@ async fn probe(
                 let _ = tell.send(Ok(()));
             }
         }
-        return;
     }
 }

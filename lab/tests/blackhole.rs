@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{any_binaries, app_session, cluster};
-use pgfollow_lab::{Cluster, LabError, netns, wait_for_async};
+use pgfollow_lab::{Cluster, LabError, Prober, monotonic_ns, netns, wait_for_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -37,7 +37,8 @@ async fn black_hole_gives_neither_error_nor_byte() -> Result {
     let cluster = cluster(binaries, 3).await?;
     session_over_the_hole(&cluster).await?;
     raw_socket_over_the_hole(&cluster).await?;
-    cut_standby_loses_its_primary(&cluster).await
+    cut_standby_loses_its_primary(&cluster).await?;
+    cut_primary_is_replaced(&cluster).await
 }
 
 /// A query over an established session: silence while cut, its answer after the heal.
@@ -86,6 +87,27 @@ async fn cut_standby_loses_its_primary(cluster: &Cluster) -> Result {
     cluster.heal(1)?;
     timeout(SOON, insert).await??;
     replicating(cluster, 2).await
+}
+
+/// Nobody may wait for the primary behind the hole: not the promotion, not the standby that changes sides.
+async fn cut_primary_is_replaced(cluster: &Cluster) -> Result {
+    let prober = Prober::start(cluster, 1).await?;
+    cluster.cut(0)?;
+    let cut_at = monotonic_ns();
+    cluster.promote(1).await?;
+    let took = prober.ready(SOON).await? - cut_at;
+    eprintln!("ready {:.1} ms after the cut", took as f64 / 1e6);
+    wait_for_async("the third node to change sides", SOON, || async {
+        let session = cluster.node(1).session().await.map_err(|e| e.to_string())?;
+        let sql =
+            "select count(*) from pg_stat_replication where application_name = 'n3' and sync_state = 'sync'";
+        let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
+        if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await?;
+    cluster.heal(0)?;
+    cluster.restart(0).await?;
+    Ok(())
 }
 
 async fn replicating(cluster: &Cluster, standbys: i64) -> Result {

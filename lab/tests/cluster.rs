@@ -6,7 +6,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{any_binaries, app_session, binaries, cluster, processes_below};
-use pgfollow_lab::{LabError, Prober, StopMode, monotonic_ns, wait_for};
+use pgfollow_lab::{Cluster, ClusterOptions, LabError, Prober, StopMode, Tls, monotonic_ns, wait_for};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
@@ -60,7 +61,7 @@ async fn two_failovers(major: u32) -> Result {
     Ok(())
 }
 
-async fn synchronous_again(cluster: &pgfollow_lab::Cluster, node: usize) -> Result<(), LabError> {
+async fn synchronous_again(cluster: &Cluster, node: usize) -> Result<(), LabError> {
     let session = &cluster.node(node).session().await?;
     pgfollow_lab::wait_for_async("a synchronous standby", Duration::from_secs(10), || async move {
         let sql = "select count(*) from pg_stat_replication where sync_state = 'sync'";
@@ -105,6 +106,50 @@ async fn split_brain_lets_both_primaries_write() -> Result {
     // The promoted one has left a history that it can't come back from without a rewind.
     cluster.restart_as_standby(1, 0).await?;
     wait_for("the rejoined node", Duration::from_secs(5), || cluster.node(1).is_standby_by_files()).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_primary_does_not_hold_up_its_replacement() -> Result {
+    let Some(binaries) = any_binaries() else { return Ok(()) };
+    let cluster = cluster(binaries, 3).await?;
+    let prober = Prober::start(&cluster, 1).await?;
+    let at = monotonic_ns();
+    cluster.node(0).freeze().await?;
+    cluster.promote(1).await?;
+    let took = prober.ready(Duration::from_secs(10)).await? - at;
+    eprintln!("ready {:.1} ms after the freeze", took as f64 / 1e6);
+    synchronous_again(&cluster, 1).await?;
+    // Thawed, the old one has no standby left: its commits wait for ever, they are not acknowledged.
+    cluster.node(0).thaw().await?;
+    let old = app_session(&cluster, 0).await?;
+    let write = old.batch_execute("create table stale (i int)");
+    let acknowledged = tokio::time::timeout(Duration::from_millis(300), write).await;
+    assert!(acknowledged.is_err(), "{acknowledged:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_and_own_authentication_rules_reach_the_server() -> Result {
+    let Some(binaries) = binaries(15) else { return Ok(()) };
+    if !binaries.has_tls() {
+        eprintln!("SKIPPED: these servers were built without TLS");
+        return Ok(());
+    }
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    let mut options = ClusterOptions::new(binaries);
+    options.nodes = 1;
+    let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    options.tls = Some(Tls { certificate, key, client_ca: None });
+    options.settings = vec![("password_encryption".into(), "md5".into())];
+    let all = "127.0.0.0/8";
+    options.hba = Some(format!("host all postgres {all} scram-sha-256\nhost all app {all} md5\n"));
+    let cluster = Cluster::start(options).await?;
+    app_session(&cluster, 0).await?;
+    let mut socket = tokio::net::TcpStream::connect((cluster.node(0).host(), cluster.node(0).port())).await?;
+    // SSLRequest: length 8, code 80877103.
+    socket.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).await?;
+    assert_eq!(socket.read_u8().await?, b'S');
     Ok(())
 }
 
