@@ -40,6 +40,19 @@ pub(crate) fn remove_shared_memory(id: i32) {
     unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
 }
 
+/// Bytes free for ordinary users on the file system of that path.
+pub(crate) fn free_space(path: &std::path::Path) -> io::Result<u64> {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(io::Error::other)?;
+    // SAFETY: a terminated path and a place to write to, both alive during the call; zeros are a valid start.
+    unsafe {
+        let mut stat: libc::statvfs64 = std::mem::zeroed();
+        if libc::statvfs64(path.as_ptr(), &mut stat) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
 /// 16 random bytes from the system.
 pub(crate) fn random_bytes() -> io::Result<[u8; 16]> {
     use std::io::Read;

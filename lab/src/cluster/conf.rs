@@ -40,8 +40,9 @@ wal_log_hints = on
 wal_level = replica
 hot_standby = on
 max_wal_senders = 10
-wal_keep_size = '512MB'
-max_wal_size = '1GB'
+# Enough for a node that was away for a drill; the folder may lie in memory.
+wal_keep_size = '128MB'
+max_wal_size = '256MB'
 checkpoint_timeout = '30min'
 # A standby that lost its primary looks for the new one every 100 ms, not every 5 s.
 wal_retrieve_retry_interval = '100ms'
