@@ -1,6 +1,7 @@
 //! The pgfollow command. One file per subcommand; this one only reads the arguments and hands over.
 
 mod config;
+mod lab;
 mod output;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Config(config::Args),
+    Lab(lab::LabArgs),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +37,17 @@ fn main() -> ExitCode {
     output::start_log();
     match cli.command {
         Command::Config(args) => config::run(&args),
+        Command::Lab(args) => wait(lab::run(args)),
+    }
+}
+
+/// Runs a command that waits for servers.
+fn wait(command: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(command),
+        Err(e) => {
+            output::complain(&format!("no runtime: {e}"));
+            ExitCode::FAILURE
+        }
     }
 }
