@@ -9,8 +9,10 @@ pub mod error;
 pub mod failure;
 pub mod host;
 pub mod net;
+pub mod resolve;
 
 pub use clock::{Deadline, Moment};
 pub use config::{Config, SessionAttrs};
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use host::{Address, Candidate, HostId, HostSpec};
+pub use resolve::Resolver;

@@ -1,1 +1,3 @@
 //! The decisions: state + input + now → actions. No I/O, no clock, no async; randomness is seeded and passed in.
+
+pub mod names;
