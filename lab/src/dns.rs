@@ -188,7 +188,7 @@ async fn answer_udp(socket: &UdpSocket, to: SocketAddr, question: &Message, plan
             let _ = socket.send_to(&bytes, to).await;
         }
     }
-    tokio::time::sleep(plan.delay).await;
+    plan.wait().await;
     let Some(mut answer) = plan.answer(question) else { return };
     let too_long = answer.to_vec().is_ok_and(|b| b.len() > UDP_SIZE) && question.edns.is_none();
     if plan.truncate || too_long {
@@ -221,7 +221,7 @@ async fn serve_peer(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
         let mut bytes = vec![0; usize::from(length)];
         tokio::time::timeout(TCP_IDLE, stream.read_exact(&mut bytes)).await??;
         let Some((question, plan)) = shared.take(&bytes, true) else { continue };
-        tokio::time::sleep(plan.delay).await;
+        plan.wait().await;
         let Some(answer) = plan.answer(&question) else { continue };
         let bytes = answer.to_vec().map_err(io::Error::other)?;
         stream.write_u16(u16::try_from(bytes.len()).map_err(io::Error::other)?).await?;

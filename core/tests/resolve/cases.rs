@@ -111,7 +111,7 @@ async fn dn_h05_a_dead_name_server_of_resolv_conf_costs_no_look_up_its_timeout()
     for _ in 0..2 {
         let (looked, took) = timed(resolver.resolve(NAME, V4)).await;
         gives(looked, &["127.9.0.1"]);
-        assert!(took < MS(250), "{took:?}");
+        assert!(took < MS(500), "{took:?}");
     }
 }
 
@@ -129,7 +129,7 @@ async fn dn_h06_a_resolv_conf_rewritten_under_us_is_obeyed() {
     n1.stop().await;
     let (looked, took) = timed(resolver.resolve(NAME, V4)).await;
     gives(looked, &["127.9.0.1"]);
-    assert!(took < MS(250), "{took:?}");
+    assert!(took < MS(500), "{took:?}");
     assert_eq!(n2.asked().len(), 1);
 }
 
@@ -150,7 +150,7 @@ async fn dn_h08_a_question_for_aaaa_that_is_lost_does_not_hold_back_the_a() {
     let resolver = b.resolver(TIMEOUT);
     let (v6, v4) = tokio::join!(timed(resolver.resolve(NAME, V6)), timed(resolver.resolve(NAME, V4)));
     gives(v4.0, &["127.9.0.1"]);
-    assert!(v4.1 < MS(250), "{:?}", v4.1);
+    assert!(v4.1 < MS(500), "{:?}", v4.1);
     assert_eq!(error(v6.0), ResolveError::TimedOut);
     assert!((MS(1_950)..MS(3_000)).contains(&v6.1), "its own deadline: {:?}", v6.1);
 }

@@ -188,7 +188,7 @@ fn fqdn(name: &str) -> Result<Name, hickory_proto::ProtoError> {
 #[derive(Debug)]
 pub(super) struct Plan {
     outcome: Outcome,
-    pub(super) delay: Duration,
+    delay: Duration,
     pub(super) truncate: bool,
     forged: Vec<(Forgery, IpAddr)>,
 }
@@ -210,6 +210,13 @@ pub(super) struct Lie {
 impl Plan {
     fn plain(outcome: Outcome) -> Self {
         Self { outcome, delay: Duration::ZERO, truncate: false, forged: Vec::new() }
+    }
+
+    /// Waits as long as the rule says. Even a timer of zero takes a millisecond, so none is set for none.
+    pub(super) async fn wait(&self) {
+        if !self.delay.is_zero() {
+            tokio::time::sleep(self.delay).await;
+        }
     }
 
     /// The true answer, unless there is none.
