@@ -1,6 +1,6 @@
 //! A small real name server (UDP and TCP on one port) whose zone can change, fail and lie at run time.
 //!
-//! It decides nothing about resolving: [`zone`] holds what is answered, [`script`] changes it by the clock of a dns
+//! It decides nothing about resolving: `zone` holds what is answered, `script` changes it by the clock of a dns
 //! case, and this file moves packets. Tests start one server for each name server they need, on loopback addresses.
 
 mod script;

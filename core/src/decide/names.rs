@@ -6,7 +6,7 @@
 //!
 //! Rules: at most one question out for a name and family. A failure never takes an address away: the last good
 //! answer stays, marked stale. An address that its name no longer gives stays too, until another address has been
-//! primary for [`KEEP`]. The time to live is reported, never obeyed: no cache, so no negative cache either.
+//! primary for `KEEP`. The time to live is reported, never obeyed: no cache, so no negative cache either.
 
 use std::net::IpAddr;
 use std::time::Duration;
