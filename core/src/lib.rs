@@ -13,9 +13,11 @@ pub mod host;
 pub mod net;
 #[cfg_attr(not(test), expect(dead_code, reason = "connect.rs is the caller, and isn't written yet"))]
 mod tls;
+pub mod resolve;
 
 pub use clock::{Deadline, Moment};
 pub use config::{Config, ConfigBuilder, SessionAttrs};
 pub use conninfo::{Environment, Origin};
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use host::{Address, Candidate, HostId, HostSpec};
+pub use resolve::Resolver;

@@ -32,3 +32,5 @@ pub use error::LabError;
 pub use prober::Prober;
 pub use sys::{monotonic_ns, send_signal};
 pub use wait::{wait_for, wait_for_async};
+
+pub mod dns;

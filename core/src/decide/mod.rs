@@ -1,2 +1,4 @@
 //! The decisions: state + input + now → actions. No I/O, no clock, no async; randomness is seeded and passed in.
 pub mod topology;
+
+pub mod names;
