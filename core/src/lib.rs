@@ -9,6 +9,7 @@ pub mod error;
 pub mod failure;
 pub mod host;
 pub mod net;
+pub mod sqlstate;
 
 pub use clock::{Deadline, Moment};
 pub use config::{Config, SessionAttrs};

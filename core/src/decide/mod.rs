@@ -1,1 +1,5 @@
 //! The decisions: state + input + now → actions. No I/O, no clock, no async; randomness is seeded and passed in.
+
+pub mod accept;
+pub mod attempt;
+pub mod walk;
