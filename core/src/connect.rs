@@ -21,7 +21,7 @@ use crate::host::Candidate;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
 use crate::open::{Opened, Opener, Progress, Purpose};
-use crate::resolve::LookUp;
+use crate::lookup::LookUp;
 
 /// What a connect works with.
 pub(crate) struct Tools<'a> {

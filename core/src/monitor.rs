@@ -28,9 +28,10 @@ use crate::failure::Failed;
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::open::{Opened, Opener};
-use crate::resolve::LookUp;
+use crate::lookup::{self, LookUp};
 use crate::session::cancel;
 use crate::session::member::{EndCause, Member};
+use crate::tap::News;
 
 use probes::Probes;
 
@@ -91,6 +92,9 @@ impl Monitor {
 
     /// Starts the watch task (not with `monitor=off`). It ends when the last other owner of the monitor is gone.
     pub(crate) fn start(self: &Arc<Self>) {
+        for c in lookup::fixed(&self.config) {
+            self.known(&c);
+        }
         if self.config.monitor != MonitorMode::Off {
             tokio::spawn(watch::supervise(Arc::downgrade(self)));
         }
@@ -217,25 +221,27 @@ impl Monitor {
 
     /// The number of a candidate's address and its generation now. Tells the topology of an address that is new.
     pub(crate) fn place(self: &Arc<Self>, c: &Candidate) -> (HostId, u64) {
-        let (id, new) = {
-            let mut places = lock(&self.places);
-            match places.ids.get(&c.address) {
-                Some(id) => (*id, false),
-                None => {
-                    let id = HostId(u32::try_from(places.candidates.len()).unwrap_or(u32::MAX));
-                    places.ids.insert(c.address.clone(), id);
-                    places.candidates.push(c.clone());
-                    (id, true)
-                }
-            }
-        };
+        let (id, new) = self.intern(c);
         if new {
-            self.known(c, id);
+            self.known(c);
         }
         (id, self.generation(id))
     }
 
-    fn known(self: &Arc<Self>, c: &Candidate, host: HostId) {
+    fn intern(&self, c: &Candidate) -> (HostId, bool) {
+        let mut places = lock(&self.places);
+        if let Some(id) = places.ids.get(&c.address) {
+            return (*id, false);
+        }
+        let id = HostId(u32::try_from(places.candidates.len()).unwrap_or(u32::MAX));
+        places.ids.insert(c.address.clone(), id);
+        places.candidates.push(c.clone());
+        (id, true)
+    }
+
+    /// A candidate's name gives this address.
+    pub(crate) fn known(self: &Arc<Self>, c: &Candidate) {
+        let host = self.intern(c).0;
         self.feed(Input::AddressKnown { host, spec: c.spec, address: c.address.clone() });
     }
 
@@ -318,11 +324,10 @@ impl Monitor {
     }
 
     /// The tap of a session has news: a parameter changed, or an SQLSTATE passed that the session survived.
-    pub(crate) fn news(self: &Arc<Self>, m: &Arc<Member>) {
+    pub(crate) fn news(self: &Arc<Self>, m: &Arc<Member>, news: News) {
         if !lock(&self.members).contains_key(&m.id) {
             return;
         }
-        let news = m.tap.take_news();
         let (member, host) = (MemberId(m.id), m.host);
         if news.in_hot_standby.is_some() || news.default_read_only.is_some() {
             self.feed(Input::SessionParameter {

@@ -6,24 +6,25 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tokio_postgres::Client;
 
 use crate::config::{Config, Endpoint, SessionAttrs};
-use crate::decide::accept::{self, Accept, Role};
+use crate::decide::accept::{self, Accept, Question, Role};
 use crate::decide::walk::TlsTry;
 use crate::error::Stage;
 use crate::failure::{Failed, Failure};
 use crate::handshake::{self, LoginParams};
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
+use crate::monitor::Monitor;
 use crate::net::{Dial, SocketReport};
 use crate::decide::topology::TermRow;
 use crate::role::{self, Readable};
 use crate::session::driver::{self, Messages};
 use crate::session::member::Member;
-use crate::tls::{self, Secured, TlsContext};
+use crate::tls::{self, Secure, Secured, ServerNameFor, TlsContext};
 
 /// Who will use the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +85,23 @@ pub(crate) struct Opener {
     dial: Arc<dyn Dial>,
     /// What each host lets us read; read once, because it costs a round trip.
     readable: Mutex<HashMap<Address, Readable>>,
+    /// Who is told what happens on the sessions.
+    watcher: OnceLock<Weak<Monitor>>,
 }
 
 impl Opener {
     pub(crate) fn new(config: Arc<Config>, dial: Arc<dyn Dial>) -> Result<Self, Failure> {
         let tls = TlsContext::load(&config.tls)?;
-        Ok(Self { config, tls, dial, readable: Mutex::default() })
+        Ok(Self { config, tls, dial, readable: Mutex::default(), watcher: OnceLock::new() })
+    }
+
+    pub(crate) fn watched_by(&self, monitor: Weak<Monitor>) {
+        // Set once, right after both are made.
+        let _ = self.watcher.set(monitor);
+    }
+
+    pub(crate) fn sslmode(&self) -> crate::config::SslMode {
+        self.config.tls.sslmode
     }
 
     /// Dials an address and brings it up to its TLS.
@@ -106,18 +118,14 @@ impl Opener {
             .await
             .map_err(|e| Failed::new(Stage::Dial, Failure::dial(&e)))?;
         progress.at(Stage::Secure);
-        let secured = tls::secure(socket.io, &self.tls, self.server_name(to).as_deref(), tls).await?;
+        let how = match tls {
+            TlsTry::Plain => Secure::Plain,
+            TlsTry::TlsOrPlain => Secure::TlsOrPlain,
+            TlsTry::Tls => Secure::Tls,
+        };
+        let secured = tls::secure(socket.io, &self.tls, &ServerNameFor::of(&self.config.hosts[to.spec]), how).await?;
         progress.encrypted.store(secured.encrypted, Ordering::Relaxed);
         Ok((secured, socket.report))
-    }
-
-    /// The name that the certificate is checked against: the configured one, never what it resolved to. An entry
-    /// that has only a `hostaddr` has none.
-    fn server_name(&self, to: &Candidate) -> Option<String> {
-        match &self.config.hosts[to.spec] {
-            crate::host::HostSpec::Tcp { host, .. } => host.clone(),
-            crate::host::HostSpec::Unix { .. } | crate::host::HostSpec::DefaultLocal { .. } => None,
-        }
     }
 
     /// Opens a session on one address. `host` and `generation` are what the topology knew of it before the dial.
@@ -135,7 +143,8 @@ impl Opener {
         let login = handshake::login(secured, &self.login_params(to, purpose)).await?;
         progress.at(Stage::Role);
         let member = Arc::new(Member::new(host, to.clone(), generation, login.tap));
-        let messages = driver::spawn(login.connection, Arc::clone(&member));
+        let watcher = self.watcher.get().cloned().unwrap_or_default();
+        let messages = driver::spawn(login.connection, Arc::clone(&member), watcher);
         let mut opened = Opened {
             client: login.client,
             role: role_told(&member),
@@ -160,7 +169,11 @@ impl Opener {
                 let why = driver::true_error(&opened.member, &e);
                 Failed::new(Stage::Role, Failure::RoleUnknown(why))
             })?;
-            opened.role.answered(q, role::question_answer(&answer));
+            let answer = role::question_answer(&answer);
+            match q {
+                Question::TransactionReadOnly => opened.role.transaction_read_only = answer,
+                Question::InRecovery => opened.role.in_hot_standby = answer,
+            }
         }
         let verdict = accept::accept(opened.role, wanted);
         opened.second_choice = verdict == Accept::SecondChoice;
@@ -225,7 +238,6 @@ impl Opener {
             password: c.passwords[to.spec].as_ref(),
             options: c.options.as_deref().filter(|_| caller),
             application_name: if caller { &c.application_name } else { role::MONITOR_NAME },
-            client_encoding: c.client_encoding.as_deref(),
             require_auth: c.require_auth.as_deref(),
             channel_binding: c.channel_binding,
             unix: matches!(to.address, Address::Unix(_)),
@@ -235,14 +247,9 @@ impl Opener {
 
 /// The role as ParameterStatus told it (PostgreSQL 14 and later), without a round trip.
 fn role_told(member: &Member) -> Role {
-    let flag = |name| member.tap.parameter(name).and_then(|v| match v.as_str() {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
-    });
     Role {
-        in_hot_standby: flag("in_hot_standby"),
-        default_read_only: flag("default_transaction_read_only"),
+        in_hot_standby: member.tap.flag("in_hot_standby"),
+        default_read_only: member.tap.flag("default_transaction_read_only"),
         transaction_read_only: None,
     }
 }

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 
 use tokio::sync::Notify;
@@ -16,7 +17,9 @@ use tokio_postgres::{AsyncMessage, Connection, Notification};
 use crate::error::SqlState;
 use crate::handshake::{LoginStream, LoginTls};
 use crate::lock;
+use crate::monitor::Monitor;
 use crate::session::member::{EndCause, Member};
+use crate::tap::report::clean;
 
 /// Messages kept for [`crate::Session::messages`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
@@ -106,18 +109,30 @@ impl Messages {
 
 /// Starts the driver of a connection. It ends when the client is dropped, the connection fails, or the member's
 /// end is decided.
-pub(crate) fn spawn(connection: Connection<LoginStream, LoginTls>, member: Arc<Member>) -> Messages {
+/// What happens is told to `watcher`.
+pub(crate) fn spawn(
+    connection: Connection<LoginStream, LoginTls>,
+    member: Arc<Member>,
+    watcher: Weak<Monitor>,
+) -> Messages {
     let messages = Messages::new();
     let inbox = messages.clone();
     tokio::spawn(async move {
-        drive(connection, &member, &inbox).await;
+        drive(connection, &member, &inbox, &watcher).await;
         inbox.close();
-        member.gone();
+        if let Some(m) = watcher.upgrade() {
+            m.ended(&member);
+        }
     });
     messages
 }
 
-async fn drive(mut connection: Connection<LoginStream, LoginTls>, member: &Member, inbox: &Messages) {
+async fn drive(
+    mut connection: Connection<LoginStream, LoginTls>,
+    member: &Arc<Member>,
+    inbox: &Messages,
+    watcher: &Weak<Monitor>,
+) {
     let mut cut = std::pin::pin!(member.cut());
     // Dropping the connection on return closes the socket and fails every call in flight; nothing is written.
     poll_fn(|cx| {
@@ -125,7 +140,13 @@ async fn drive(mut connection: Connection<LoginStream, LoginTls>, member: &Membe
             return Poll::Ready(());
         }
         loop {
-            match std::task::ready!(connection.poll_message(cx)) {
+            let step = connection.poll_message(cx);
+            if let Some(news) = member.tap.take_news()
+                && let Some(m) = watcher.upgrade()
+            {
+                m.news(member, news);
+            }
+            match std::task::ready!(step) {
                 Some(Ok(m)) => {
                     if let Some(m) = readable(m) {
                         inbox.push(m);
@@ -171,9 +192,17 @@ fn end_of(member: &Member, e: &tokio_postgres::Error) -> EndCause {
     if let Some(db) = e.as_db_error()
         && let Some(sqlstate) = SqlState::new(db.code().code())
     {
-        return EndCause::Server { sqlstate, message: db.message().to_owned() };
+        return EndCause::Server { sqlstate, message: clean(db.message()) };
     }
-    last_words(member).unwrap_or_else(|| EndCause::Lost(transport(e)))
+    last_words(member).unwrap_or_else(|| {
+        let source = innermost(e);
+        let kind = source.downcast_ref::<io::Error>().map(io::Error::kind);
+        EndCause::Lost {
+            message: clean(&source.to_string()),
+            reset: kind == Some(io::ErrorKind::ConnectionReset),
+            timed_out: kind == Some(io::ErrorKind::TimedOut),
+        }
+    })
 }
 
 fn lost_or_closed(member: &Member) -> EndCause {
@@ -186,19 +215,18 @@ fn last_words(member: &Member) -> Option<EndCause> {
     Some(EndCause::Server { sqlstate: fatal.sqlstate, message: fatal.message })
 }
 
-/// The innermost text of a transport error ("Connection reset by peer (os error 104)"), for people.
-fn transport(e: &tokio_postgres::Error) -> String {
-    let mut source: &dyn std::error::Error = e;
+fn innermost<'a>(e: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    let mut source = e;
     while let Some(s) = source.source() {
         source = s;
     }
-    source.to_string()
+    source
 }
 
 /// What really ended the call that failed with `e`, in words.
 pub(crate) fn true_error(member: &Member, e: &tokio_postgres::Error) -> String {
     match e.as_db_error() {
         Some(db) => format!("{} ({})", db.message(), db.code().code()),
-        None => member.ended().map_or_else(|| transport(e), |end| end.cause.to_string()),
+        None => member.ended().map_or_else(|| innermost(e).to_string(), |end| end.cause.to_string()),
     }
 }
