@@ -18,10 +18,10 @@ use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
 use crate::failure::{Failed, Failure};
 use crate::host::Candidate;
+use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
 use crate::open::{Opened, Opener, Progress, Purpose};
-use crate::lookup::LookUp;
 
 /// What a connect works with.
 pub(crate) struct Tools<'a> {
@@ -217,7 +217,8 @@ fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>)
 }
 
 fn internal(attempts: &[Record]) -> Error {
-    Error::new(Code::Internal, Class::Transient, "the winning session is gone").with_attempts(attempts.to_vec())
+    Error::new(Code::Internal, Class::Transient, "the winning session is gone")
+        .with_attempts(attempts.to_vec())
 }
 
 /// The error of the whole connect: one sentence, then every attempt.

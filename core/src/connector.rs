@@ -135,7 +135,12 @@ impl Connector {
 
     /// A builder over a connection string.
     pub fn builder(conninfo: &str) -> ConnectorBuilder {
-        ConnectorBuilder { config: Config::builder().conninfo(conninfo), resolver: None, dial: None, seed: None }
+        ConnectorBuilder {
+            config: Config::builder().conninfo(conninfo),
+            resolver: None,
+            dial: None,
+            seed: None,
+        }
     }
 
     /// From a configuration.
@@ -157,7 +162,11 @@ impl Connector {
         }
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
-            Arc::new(Resolver::new(config.resolver, config.dns_servers.clone(), config.tuning.resolve_timeout))
+            Arc::new(Resolver::new(
+                config.resolver,
+                config.dns_servers.clone(),
+                config.tuning.resolve_timeout,
+            ))
         });
         let opener = Opener::new(Arc::clone(&config), dial.unwrap_or_else(|| Arc::new(TcpDial)));
         let opener = Arc::new(opener.map_err(|f| {
@@ -165,7 +174,8 @@ impl Connector {
         })?);
         let look_up = Arc::new(LookUp::new(&config, resolver, seed));
         let monitor = Monitor::new(Arc::clone(&config), Arc::clone(&opener), Arc::clone(&look_up), seed);
-        let inner = Inner { config, opener, look_up, monitor, started: Once::new(), seed: AtomicU64::new(seed) };
+        let inner =
+            Inner { config, opener, look_up, monitor, started: Once::new(), seed: AtomicU64::new(seed) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -295,7 +305,9 @@ impl Connector {
         match self.inner.monitor.primary() {
             Some((_, true)) => Health::Ready,
             Some((c, false)) => Health::Degraded(format!("{c} was primary, but has not answered lately")),
-            None if self.inner.monitor.any(State::Unknown) => Health::Degraded("no host has answered yet".to_owned()),
+            None if self.inner.monitor.any(State::Unknown) => {
+                Health::Degraded("no host has answered yet".to_owned())
+            }
             None => Health::Degraded("no host is known to be primary".to_owned()),
         }
     }
@@ -312,7 +324,8 @@ impl Connector {
     pub fn accept_term(&self, host: &str) -> Result<(), Error> {
         self.start();
         let snapshot = self.inner.monitor.snapshot();
-        let id: Option<HostId> = snapshot.hosts.iter().find(|h| named(host, &h.name, &h.address)).map(|h| h.id);
+        let id: Option<HostId> =
+            snapshot.hosts.iter().find(|h| named(host, &h.name, &h.address)).map(|h| h.id);
         let Some(host_id) = id else {
             return Err(Error::new(
                 Code::InvalidOption,

@@ -39,7 +39,8 @@ pub enum EventKind {
 
 impl EventKind {
     pub(crate) fn session_ended(m: &Member) -> Self {
-        let (cause, decided) = m.ended().map_or((String::new(), Moment::ZERO), |e| (e.cause.to_string(), e.at));
+        let (cause, decided) =
+            m.ended().map_or((String::new(), Moment::ZERO), |e| (e.cause.to_string(), e.at));
         Self::SessionEnded { session: m.id, host: m.host, cause, decided }
     }
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::config::{ChannelBinding as PgBinding, SslMode as PgSslMode, SslNegotiation as PgNegotiation};
+use tokio_postgres::config::{
+    ChannelBinding as PgBinding, SslMode as PgSslMode, SslNegotiation as PgNegotiation,
+};
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::{Client, Connection};
 
@@ -139,7 +141,11 @@ impl TlsStream for LoginTls {
 }
 
 impl AsyncRead for LoginTls {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.tap).poll_read(cx, buf)
     }
 }

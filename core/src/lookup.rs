@@ -139,7 +139,9 @@ impl LookUp {
 
 fn named(spec: usize, host: &HostSpec) -> Option<(usize, String, u16)> {
     match host {
-        HostSpec::Tcp { host: Some(h), hostaddr: None, port: Port::Number(p) } if literal(h, *p).is_none() => {
+        HostSpec::Tcp { host: Some(h), hostaddr: None, port: Port::Number(p) }
+            if literal(h, *p).is_none() =>
+        {
             Some((spec, h.clone(), *p))
         }
         _ => None,
@@ -154,7 +156,9 @@ pub(crate) fn fixed(config: &Config) -> Vec<Candidate> {
                 (Address::Tcp(literal(hostaddr.as_ref().or(host.as_ref())?, *p)?), *p)
             }
             HostSpec::Unix { dir, port: Port::Number(p) } => (Address::Unix(dir.clone()), *p),
-            HostSpec::DefaultLocal { port: Port::Number(p) } => (Address::Unix(config.local_socket_dir.clone()), *p),
+            HostSpec::DefaultLocal { port: Port::Number(p) } => {
+                (Address::Unix(config.local_socket_dir.clone()), *p)
+            }
             _ => return None,
         };
         let address = match address {

@@ -19,16 +19,16 @@ use tokio::sync::{Notify, broadcast, watch as version};
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode};
 use crate::decide::topology::{
-    Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, RoleFacts, Snapshot, State, Topology,
-    TopologyOptions,
+    Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, RoleFacts, Snapshot, State,
+    Topology, TopologyOptions,
 };
 use crate::error::{Code, SqlState};
 use crate::event::{Event, EventKind};
 use crate::failure::Failed;
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
-use crate::open::{Opened, Opener};
 use crate::lookup::{self, LookUp};
+use crate::open::{Opened, Opener};
 use crate::session::cancel;
 use crate::session::member::{EndCause, Member};
 use crate::tap::News;
@@ -68,7 +68,12 @@ struct Places {
 }
 
 impl Monitor {
-    pub(crate) fn new(config: Arc<Config>, opener: Arc<Opener>, look_up: Arc<LookUp>, seed: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        opener: Arc<Opener>,
+        look_up: Arc<LookUp>,
+        seed: u64,
+    ) -> Arc<Self> {
         let topology = Topology::new(TopologyOptions::from_config(&config, seed));
         let snapshot = ArcSwap::from_pointee(topology.snapshot(clock::now()));
         let monitor = Arc::new(Self {
@@ -188,7 +193,10 @@ impl Monitor {
             while member.tap.busy() && clock::now() < until && member.ended().is_none() {
                 clock::sleep_until(clock::now() + Duration::from_millis(5)).await;
             }
-            if member.tap.busy() && member.ended().is_none() && member.tap.harmless(member.declared_read_only()) {
+            if member.tap.busy()
+                && member.ended().is_none()
+                && member.tap.harmless(member.declared_read_only())
+            {
                 // What can't be cancelled is closed all the same.
                 let _ = cancel::send(&opener, &member).await;
             }
@@ -337,7 +345,9 @@ impl Monitor {
                 default_read_only: news.default_read_only,
             });
         }
-        if news.read_only_refusals > 0 && let Some(sqlstate) = SqlState::new("25006") {
+        if news.read_only_refusals > 0
+            && let Some(sqlstate) = SqlState::new("25006")
+        {
             self.feed(Input::SessionSqlstate {
                 member,
                 host,

@@ -12,6 +12,7 @@ use tokio_postgres::Client;
 
 use crate::config::{Config, Endpoint, SessionAttrs};
 use crate::decide::accept::{self, Accept, Question, Role};
+use crate::decide::topology::TermRow;
 use crate::decide::walk::TlsTry;
 use crate::error::Stage;
 use crate::failure::{Failed, Failure};
@@ -20,7 +21,6 @@ use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::net::{Dial, SocketReport};
-use crate::decide::topology::TermRow;
 use crate::role::{self, Readable};
 use crate::session::driver::{self, Messages};
 use crate::session::member::Member;
@@ -123,7 +123,8 @@ impl Opener {
             TlsTry::TlsOrPlain => Secure::TlsOrPlain,
             TlsTry::Tls => Secure::Tls,
         };
-        let secured = tls::secure(socket.io, &self.tls, &ServerNameFor::of(&self.config.hosts[to.spec]), how).await?;
+        let secured =
+            tls::secure(socket.io, &self.tls, &ServerNameFor::of(&self.config.hosts[to.spec]), how).await?;
         progress.encrypted.store(secured.encrypted, Ordering::Relaxed);
         Ok((secured, socket.report))
     }

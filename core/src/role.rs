@@ -53,10 +53,15 @@ impl Readable {
                  ELSE substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) END",
             ),
             part(self.system, "(SELECT system_identifier FROM pg_catalog.pg_control_system())"),
-            part(self.start, "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8"),
+            part(
+                self.start,
+                "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8",
+            ),
             part(self.replay, "pg_catalog.pg_last_wal_replay_lsn()"),
             "current_setting('max_connections')".to_owned(),
-            format!("(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = '{MONITOR_NAME}')"),
+            format!(
+                "(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = '{MONITOR_NAME}')"
+            ),
         ]
         .join(", ")
     }
@@ -100,7 +105,9 @@ pub(crate) fn setup_sql(direct: bool) -> Option<String> {
         return None;
     }
     let set = |name: &str, value: &str| {
-        format!("SELECT pg_catalog.set_config('{name}', '{value}', false) WHERE current_setting('{name}', true) IS NOT NULL")
+        format!(
+            "SELECT pg_catalog.set_config('{name}', '{value}', false) WHERE current_setting('{name}', true) IS NOT NULL"
+        )
     };
     Some(
         [
@@ -142,7 +149,9 @@ mod tests {
     #[test]
     fn a_forbidden_function_does_not_stand_in_the_statement() {
         let sql = Readable::NOTHING.term_query();
-        for f in ["pg_walfile_name", "pg_control_system", "pg_postmaster_start_time", "pg_last_wal_replay_lsn"] {
+        for f in
+            ["pg_walfile_name", "pg_control_system", "pg_postmaster_start_time", "pg_last_wal_replay_lsn"]
+        {
             assert!(!sql.contains(f), "{f} in {sql}");
             assert!(Readable::ALL.term_query().contains(f));
         }

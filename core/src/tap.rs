@@ -96,7 +96,11 @@ impl Tap {
 }
 
 impl AsyncRead for Tap {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
         let filled = buf.filled().len();
@@ -250,7 +254,8 @@ impl Reader for Outgoing<'_> {
             }
             b'B' => {
                 let (_, rest) = cstr(kept);
-                let effect = if rest.contains(&0) { self.inner.effect_of(cstr(rest).0) } else { Effect::UNKNOWN };
+                let effect =
+                    if rest.contains(&0) { self.inner.effect_of(cstr(rest).0) } else { Effect::UNKNOWN };
                 self.inner.sending(effect);
             }
             b'C' => {

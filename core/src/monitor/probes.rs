@@ -101,7 +101,9 @@ async fn opened(
                 let row = until.bound(m.opener.ask_term(&session.client, &to.address)).await;
                 return match row {
                     Ok(Some(row)) => Ok((session, row, clock::now() - asked)),
-                    Ok(None) => Err(Failed::new(progress.stage(), Failure::Lost("no answer to the term row".into()))),
+                    Ok(None) => {
+                        Err(Failed::new(progress.stage(), Failure::Lost("no answer to the term row".into())))
+                    }
                     Err(_) => Err(Failed::new(progress.stage(), Failure::TimedOut)),
                 };
             }

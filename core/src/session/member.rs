@@ -50,7 +50,9 @@ impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verdict { reason, .. } => f.write_str(reason),
-            Self::Server { sqlstate, message } => write!(f, "the server ended the session: {message} ({sqlstate})"),
+            Self::Server { sqlstate, message } => {
+                write!(f, "the server ended the session: {message} ({sqlstate})")
+            }
             Self::Lost { message, .. } => write!(f, "the connection was lost: {message}"),
             Self::CallTimedOut => f.write_str("the call's deadline passed, so its session was ended"),
             Self::Closed => f.write_str("the session was closed"),

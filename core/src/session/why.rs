@@ -45,7 +45,9 @@ impl Why {
                 } else {
                     meaning.at_statement
                 };
-                Error::new(Code::Server, class, clean(db.message())).with_sqlstate(state).at_stage(Stage::Work)
+                Error::new(Code::Server, class, clean(db.message()))
+                    .with_sqlstate(state)
+                    .at_stage(Stage::Work)
             }
             None => match end.map(|e| &e.cause) {
                 Some(cause) => {
@@ -61,10 +63,13 @@ impl Why {
                     }
                 }
                 None if e.is_closed() => {
-                    Error::new(Code::ConnectionLost, self.lost(), "the connection is closed").at_stage(Stage::Blocked)
+                    Error::new(Code::ConnectionLost, self.lost(), "the connection is closed")
+                        .at_stage(Stage::Blocked)
                 }
                 // Values that don't fit, wrong counts of parameters or rows: the call itself was wrong.
-                None => Error::new(Code::Server, Class::Permanent, clean(&e.to_string())).at_stage(Stage::Work),
+                None => {
+                    Error::new(Code::Server, Class::Permanent, clean(&e.to_string())).at_stage(Stage::Work)
+                }
             },
         };
         error
@@ -89,11 +94,15 @@ impl Why {
                 let class = self.lost();
                 let (sent, status) = (self.member.tap.sent(), self.member.tap.status());
                 self.member.end(EndCause::CallTimedOut);
-                Err(Error::new(Code::CallTimedOut, class, "the call's deadline passed, so its session was ended")
-                    .at_stage(Stage::Blocked)
-                    .on_host(self.member.candidate.to_string())
-                    .with_sent(sent)
-                    .with_transaction(status))
+                Err(Error::new(
+                    Code::CallTimedOut,
+                    class,
+                    "the call's deadline passed, so its session was ended",
+                )
+                .at_stage(Stage::Blocked)
+                .on_host(self.member.candidate.to_string())
+                .with_sent(sent)
+                .with_transaction(status))
             }
         }
     }
@@ -131,11 +140,12 @@ impl From<tokio_postgres::Error> for Error {
             Some(state) => {
                 let meaning = sqlstate::meaning(state);
                 let class = if meaning.ends_session { Class::UnknownOutcome } else { meaning.at_statement };
-                Self::new(Code::Server, class, clean(&e.to_string())).with_sqlstate(state).caused_by(Box::new(e))
+                Self::new(Code::Server, class, clean(&e.to_string()))
+                    .with_sqlstate(state)
+                    .caused_by(Box::new(e))
             }
-            None => {
-                Self::new(Code::ConnectionLost, Class::UnknownOutcome, clean(&e.to_string())).caused_by(Box::new(e))
-            }
+            None => Self::new(Code::ConnectionLost, Class::UnknownOutcome, clean(&e.to_string()))
+                .caused_by(Box::new(e)),
         }
     }
 }

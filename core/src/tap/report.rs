@@ -56,7 +56,10 @@ mod tests {
     #[test]
     fn control_characters_of_a_server_never_reach_a_terminal() {
         let r = Report::read(b"SFATAL\0VFATAL\0C57P01\0Mgo\x1b]0;x\x07\0Rproc\0\0");
-        assert_eq!((r.severity.as_str(), r.sqlstate.as_str(), r.message.as_str()), ("FATAL", "57P01", "go ]0;x "));
+        assert_eq!(
+            (r.severity.as_str(), r.sqlstate.as_str(), r.message.as_str()),
+            ("FATAL", "57P01", "go ]0;x ")
+        );
         assert!(clean(&"é".repeat(9_000)).len() <= TEXT + 3);
     }
 }

@@ -195,11 +195,6 @@ impl TapState {
         lock(&self.inner).block_error
     }
 
-    /// A parameter as the server last reported it.
-    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
-        lock(&self.inner).parameters.get(name).cloned()
-    }
-
     /// A parameter that is on or off.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         lock(&self.inner).parameters.get(name).and_then(|v| on_off(v))
@@ -280,8 +275,9 @@ impl Inner {
         self.next_number += 1;
         self.tag.clear();
         self.sync_rep = false;
+        let full = self.out.len() >= REQUESTS;
         match self.out.back_mut() {
-            Some(last) if self.out.len() >= REQUESTS => {
+            Some(last) if full => {
                 last.effect = last.effect.and(effect);
                 self.folded += 1;
             }

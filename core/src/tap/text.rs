@@ -166,9 +166,18 @@ mod tests {
     #[test]
     fn a_word_that_ends_a_transaction_is_seen_wherever_it_may_count() {
         for yes in [
-            "COMMIT", "insert into t values (1); commit", "end", "PREPARE TRANSACTION 'x'", "/* a /* b */ */ COMMIT",
-            "call p()", "DO $$ begin end $$", "select 'it''s' ; commit", "-- no\ncommit", "select $1; end",
-            "select E'it\\'s'; commit; select 'x'", "select case when a then b end",
+            "COMMIT",
+            "insert into t values (1); commit",
+            "end",
+            "PREPARE TRANSACTION 'x'",
+            "/* a /* b */ */ COMMIT",
+            "call p()",
+            "DO $$ begin end $$",
+            "select 'it''s' ; commit",
+            "-- no\ncommit",
+            "select $1; end",
+            "select E'it\\'s'; commit; select 'x'",
+            "select case when a then b end",
         ] {
             assert!(effect(yes.as_bytes()).may_end, "{yes}");
         }
@@ -177,8 +186,14 @@ mod tests {
     #[test]
     fn words_in_quotes_and_comments_do_not_count() {
         for no in [
-            "select 'commit'", "select \"end\"", "-- commit", "/* commit */ select 1", "select $x$ commit $x$",
-            "select commit_id from commits", "update t set a = $1", "select $$ call p() $$",
+            "select 'commit'",
+            "select \"end\"",
+            "-- commit",
+            "/* commit */ select 1",
+            "select $x$ commit $x$",
+            "select commit_id from commits",
+            "update t set a = $1",
+            "select $$ call p() $$",
         ] {
             assert!(!effect(no.as_bytes()).may_end, "{no}");
         }
