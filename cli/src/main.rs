@@ -1,6 +1,7 @@
 //! The pgfollow command. One file per subcommand; this one only reads the arguments and hands over.
 
 mod config;
+mod connect;
 mod lab;
 mod output;
 
@@ -12,13 +13,15 @@ use clap::{Parser, Subcommand};
 mod exit {
     /// Wrong usage, or a connection string that can't be used.
     pub(crate) const USAGE: u8 = 2;
+    /// No session could be had, or no host is writable.
+    pub(crate) const NO_SESSION: u8 = 3;
 }
 
 #[derive(Parser)]
 #[command(name = "pgfollow", version, about = "Follow the PostgreSQL primary through a failover")]
 #[command(before_help = "Example:\n  pgfollow config 'postgresql://app@db-a,db-b,db-c/orders'")]
 #[command(
-    after_help = "Exit codes:\n  0  done\n  2  wrong usage, or a connection string that can't be used\n\
+    after_help = "Exit codes:\n  0  done\n  2  wrong usage, or a connection string that can't be used\n  3  no session, or no writable host\n\
                         Data goes to standard output, everything else to standard error. RUST_LOG sets the log level."
 )]
 struct Cli {
@@ -29,6 +32,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Config(config::Args),
+    Connect(connect::Args),
     Lab(lab::LabArgs),
 }
 
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     output::start_log();
     match cli.command {
         Command::Config(args) => config::run(&args),
+        Command::Connect(args) => wait(connect::run(&args)),
         Command::Lab(args) => wait(lab::run(args)),
     }
 }

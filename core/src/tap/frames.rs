@@ -124,7 +124,7 @@ mod tests {
     impl Reader for Log {
         type Stop = ();
         fn head(&mut self, _: u8, body: usize) -> Result<Keep, ()> {
-            Ok(if body % 3 == 0 { Keep::Nothing } else { Keep::Prefix(7) })
+            Ok(if body.is_multiple_of(3) { Keep::Nothing } else { Keep::Prefix(7) })
         }
         fn frame(&mut self, tag: u8, kept: &[u8], body: usize) -> Result<(), ()> {
             self.0.push((tag, kept.to_vec(), body));

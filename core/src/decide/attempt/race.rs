@@ -91,10 +91,10 @@ impl Race {
             Input::Resolved { spec, family, addresses } if addresses.is_empty() => {
                 self.resolve_failed(book, spec, family, ResolveError::NoData, false, now);
             }
-            Input::Resolved { spec, family, addresses } => {
-                if self.look_up(spec).is_some_and(|l| l.resolved(family)) {
-                    self.add(book, spec, addresses, rng);
-                }
+            Input::Resolved { spec, family, addresses }
+                if self.look_up(spec).is_some_and(|l| l.resolved(family)) =>
+            {
+                self.add(book, spec, addresses, rng);
             }
             Input::ResolveFailed { spec, family, error, resolved_before, last_good } => {
                 self.resolve_failed(book, spec, family, error, resolved_before, now);
