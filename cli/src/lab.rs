@@ -190,14 +190,14 @@ async fn execute(
 }
 
 /// The signals that ask us to end.
-struct Signals {
+pub(crate) struct Signals {
     int: Signal,
     term: Signal,
     hup: Signal,
 }
 
 impl Signals {
-    fn listen() -> Result<Self, LabError> {
+    pub(crate) fn listen() -> Result<Self, LabError> {
         let hear = |kind| signal(kind).map_err(|e| LabError::State(format!("listening for signals: {e}")));
         Ok(Self {
             int: hear(SignalKind::interrupt())?,
@@ -206,7 +206,7 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> i32 {
+    pub(crate) async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.int.recv() => libc::SIGINT,
             _ = self.term.recv() => libc::SIGTERM,
@@ -215,11 +215,11 @@ impl Signals {
     }
 }
 
-fn after_signal(signal: i32) -> ExitCode {
+pub(crate) fn after_signal(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
 }
 
-fn code_of(status: ExitStatus) -> ExitCode {
+pub(crate) fn code_of(status: ExitStatus) -> ExitCode {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         (None, Some(signal)) => after_signal(signal),

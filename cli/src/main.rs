@@ -2,8 +2,10 @@
 
 mod config;
 mod connect;
+mod drill;
 mod lab;
 mod output;
+mod units;
 
 use std::process::ExitCode;
 
@@ -15,6 +17,10 @@ mod exit {
     pub(crate) const USAGE: u8 = 2;
     /// No session could be had, or no host is writable.
     pub(crate) const NO_SESSION: u8 = 3;
+    /// The service was back later than the budget allows.
+    pub(crate) const OVER_BUDGET: u8 = 5;
+    /// Lost, doubled or misjudged writes.
+    pub(crate) const WRONG_WRITES: u8 = 6;
 }
 
 #[derive(Parser)]
@@ -33,6 +39,10 @@ struct Cli {
 enum Command {
     Config(config::Args),
     Connect(connect::Args),
+    Drill(drill::Args),
+    /// A client process of the drill
+    #[command(hide = true)]
+    DrillClient(drill::client::Args),
     Lab(lab::LabArgs),
 }
 
@@ -42,6 +52,8 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Config(args) => config::run(&args),
         Command::Connect(args) => wait(connect::run(&args)),
+        Command::Drill(args) => wait(drill::run(args)),
+        Command::DrillClient(args) => wait(drill::client::run(args)),
         Command::Lab(args) => wait(lab::run(args)),
     }
 }

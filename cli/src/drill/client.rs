@@ -1,0 +1,173 @@
+//! A client process of the drill: workers that write at a steady rate and tell every call.
+//!
+//! Hidden subcommand `drill-client`. Calls go to standard output as lines of JSON; the end of standard input ends it.
+
+use std::io::{Read, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use pgfollow::Connector;
+use pgfollow_lab::monotonic_ns;
+use tokio::sync::{mpsc, watch};
+use tokio::time::MissedTickBehavior;
+
+use super::ours::Ours;
+use super::plain::Plain;
+use super::record::{CONNINFO, Call, CallError, CallResult};
+use crate::output;
+
+/// The write. What it returns says which server did it, for both clients in the same way.
+pub(crate) const INSERT: &str = "insert into pgfollow_drill (client, worker, seq) values ($1, $2, $3) \
+                                 returning host(inet_server_addr()) || ':' || inet_server_port()";
+/// How long a call may go on after the drill asked for the end.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Which client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// Through pgfollow.
+    Pgfollow,
+    /// Through tokio-postgres and deadpool.
+    Plain,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Pgfollow => "pgfollow",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    client: Kind,
+    #[arg(long)]
+    workers: u16,
+    #[arg(long)]
+    rate: u16,
+}
+
+/// One way to write.
+pub(crate) trait Writer: Send + 'static {
+    /// Writes once, and never again under the same number. Returns the server that did it.
+    fn write(
+        &mut self,
+        client: &str,
+        worker: i32,
+        seq: i64,
+    ) -> impl Future<Output = Result<String, CallError>> + Send;
+}
+
+pub(crate) async fn run(args: Args) -> ExitCode {
+    let Ok(conninfo) = std::env::var(CONNINFO) else {
+        output::complain(format_args!("{CONNINFO} is not set: this command is the drill's own"));
+        return ExitCode::from(crate::exit::USAGE);
+    };
+    let made = match args.client {
+        Kind::Pgfollow => match Connector::new(&conninfo) {
+            Ok(c) => {
+                work(&args, || Ours::new(c.clone())).await;
+                Ok(())
+            }
+            Err(e) => Err(e.to_string()),
+        },
+        Kind::Plain => match Plain::new(&conninfo, usize::from(args.workers)) {
+            Ok(p) => {
+                work(&args, || p.clone()).await;
+                Ok(())
+            }
+            Err(e) => Err(e),
+        },
+    };
+    match made {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            output::complain(e);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn work<W: Writer>(args: &Args, mut make: impl FnMut() -> W) {
+    let stop = end_of_input();
+    let (tell, told) = mpsc::channel(4096);
+    let printer = std::thread::spawn(move || print(told));
+    let period = Duration::from_secs(1) / u32::from(args.rate);
+    let workers: Vec<_> = (0..args.workers)
+        .map(|n| {
+            // Spread over the period, as requests are.
+            let first = tokio::time::Instant::now() + period * u32::from(n) / u32::from(args.workers);
+            let (writer, stop, tell) = (make(), stop.clone(), tell.clone());
+            tokio::spawn(worker(writer, args.client.name(), i32::from(n), first, period, stop, tell))
+        })
+        .collect();
+    drop(tell);
+    for w in workers {
+        // A panicking worker is seen by its silence.
+        let _ = w.await;
+    }
+    let _ = printer.join();
+}
+
+async fn worker<W: Writer>(
+    mut writer: W,
+    client: &'static str,
+    worker: i32,
+    first: tokio::time::Instant,
+    period: Duration,
+    mut stop: watch::Receiver<bool>,
+    tell: mpsc::Sender<Call>,
+) {
+    let mut ticks = tokio::time::interval_at(first, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for seq in 0.. {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|s| *s) => return,
+            _ = ticks.tick() => {}
+        }
+        let start = monotonic_ns();
+        let result = tokio::select! {
+            biased;
+            r = writer.write(client, worker, seq) => match r {
+                Ok(node) => CallResult::Ok { node },
+                Err(e) => CallResult::Failed(e),
+            },
+            () = out_of_grace(stop.clone()) => CallResult::Waiting,
+        };
+        if tell.send(Call { worker, seq, start, end: monotonic_ns(), result }).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn out_of_grace(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|s| *s).await;
+    tokio::time::sleep(GRACE).await;
+}
+
+/// Says true once the drill closes our standard input, or dies.
+fn end_of_input() -> watch::Receiver<bool> {
+    let (tell, ended) = watch::channel(false);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+        tell.send_replace(true);
+    });
+    ended
+}
+
+/// A thread of its own: a slow reader must not stop the runtime.
+fn print(mut calls: mpsc::Receiver<Call>) {
+    let mut out = std::io::stdout().lock();
+    while let Some(call) = calls.blocking_recv() {
+        let Ok(mut line) = serde_json::to_vec(&call) else { continue };
+        line.push(b'\n');
+        // The drill is gone: nobody is left to tell.
+        if out.write_all(&line).and_then(|()| out.flush()).is_err() {
+            return;
+        }
+    }
+}

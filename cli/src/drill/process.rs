@@ -1,0 +1,109 @@
+//! The drill's side of a client process: starts it, keeps what it tells, ends it.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pgfollow_lab::LabError;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::JoinHandle;
+
+use super::client::Kind;
+use super::record::{CONNINFO, Call, CallResult};
+
+/// How long a client may take to end once it was asked to.
+const END: Duration = Duration::from_secs(5);
+
+/// A running client. Dropping it kills it.
+pub(crate) struct Client {
+    pub(crate) kind: Kind,
+    workers: usize,
+    child: Child,
+    /// Closed to end it.
+    stdin: Option<ChildStdin>,
+    calls: Arc<Mutex<Vec<Call>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Client {
+    pub(crate) fn start(kind: Kind, conninfo: &str, workers: u16, rate: u16) -> Result<Self, LabError> {
+        let failed = |e: std::io::Error| LabError::State(format!("starting the {} client: {e}", kind.name()));
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["drill-client", "--client", kind.name()]);
+        command.args(["--workers", &workers.to_string(), "--rate", &rate.to_string()]);
+        // Default settings: nothing of the caller's environment may take part.
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|n| n.starts_with("PG")) {
+                command.env_remove(name);
+            }
+        }
+        command.env(CONNINFO, conninfo).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().map_err(failed)?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&calls);
+        let reader = tokio::spawn(async move {
+            let Some(stdout) = stdout else { return };
+            let mut lines = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Ok(call) = serde_json::from_str(&line) {
+                    lock(&kept).push(call);
+                }
+            }
+        });
+        Ok(Self { kind, workers: usize::from(workers), child, stdin, calls, reader })
+    }
+
+    /// How many calls were acknowledged and how many failed so far.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let calls = lock(&self.calls);
+        let ok = calls.iter().filter(|c| matches!(c.result, CallResult::Ok { .. })).count();
+        (ok, calls.len() - ok)
+    }
+
+    /// Whether every worker had a write acknowledged by that node (by any, without one).
+    pub(crate) fn all_wrote(&self, node: Option<&str>) -> bool {
+        let mut wrote = vec![false; self.workers];
+        for c in lock(&self.calls).iter().rev() {
+            if let CallResult::Ok { node: by } = &c.result
+                && node.is_none_or(|n| n == by)
+                && let Some(w) = usize::try_from(c.worker).ok().and_then(|w| wrote.get_mut(w))
+            {
+                *w = true;
+            }
+        }
+        wrote.iter().all(|w| *w)
+    }
+
+    /// Fails if the process has ended by itself.
+    pub(crate) fn check(&mut self) -> Result<(), LabError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                Err(LabError::State(format!("the {} client ended by itself: {status}", self.kind.name())))
+            }
+            Err(e) => Err(LabError::State(format!("watching the {} client: {e}", self.kind.name()))),
+        }
+    }
+
+    /// Ends it and returns everything that it told.
+    pub(crate) async fn finish(mut self) -> Result<Vec<Call>, LabError> {
+        drop(self.stdin.take());
+        let ended = tokio::time::timeout(END, async {
+            // The reader first: only then all lines are here.
+            let _ = (&mut self.reader).await;
+            self.child.wait().await
+        });
+        if ended.await.is_err() {
+            // What it told so far counts; a client that can't end is no reason to lose the report.
+            tracing::warn!(client = self.kind.name(), "had to be killed");
+            self.child.kill().await.map_err(|e| LabError::State(format!("killing a client: {e}")))?;
+        }
+        Ok(std::mem::take(&mut *lock(&self.calls)))
+    }
+}
+
+fn lock(calls: &Mutex<Vec<Call>>) -> MutexGuard<'_, Vec<Call>> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,58 @@
+//! What is going on, on standard error, on a terminal only.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::process::Client;
+
+const EVERY: Duration = Duration::from_millis(250);
+
+/// A line that changes; nothing where nobody looks.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed:>3} {prefix} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(EVERY);
+        Self(bar)
+    }
+
+    pub(crate) fn stage(&self, what: &'static str) {
+        self.0.set_prefix(what);
+    }
+
+    /// Shows the clients' counts while something else runs.
+    pub(crate) async fn count_while<T>(&self, clients: &[Client], work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        if self.0.is_hidden() {
+            return work.await;
+        }
+        let mut ticks = tokio::time::interval(EVERY);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = ticks.tick() => {
+                    let told = clients.iter().map(|c| {
+                        let (ok, failed) = c.counts();
+                        format!("{}: {ok} writes, {failed} errors", c.kind.name())
+                    });
+                    self.0.set_message(format!("({})", told.collect::<Vec<_>>().join("; ")));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,50 @@
+//! What the client processes tell the drill: one line of JSON a call.
+
+use pgfollow::Class;
+use serde::{Deserialize, Serialize};
+
+/// The environment variable with a client's connection string: it holds a password, so it is no argument. Its name
+/// must not begin with PG, for those are options of the library.
+pub(crate) const CONNINFO: &str = "DRILL_CONNINFO";
+/// Where the clients write. No unique constraint: a write done twice must be seen.
+pub(crate) const TABLE: &str = "pgfollow_drill";
+
+/// One call of a worker: a session if it has none, and one INSERT. Its number is never used again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Call {
+    /// The worker, from 0.
+    pub(crate) worker: i32,
+    /// The write's number within the worker.
+    pub(crate) seq: i64,
+    /// CLOCK_MONOTONIC in ns.
+    pub(crate) start: u64,
+    /// CLOCK_MONOTONIC in ns.
+    pub(crate) end: u64,
+    /// How it ended.
+    #[serde(flatten)]
+    pub(crate) result: CallResult,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub(crate) enum CallResult {
+    /// Acknowledged.
+    Ok {
+        /// By whom: `address:port` as the server itself says.
+        node: String,
+    },
+    /// An error.
+    Failed(CallError),
+    /// Still waiting when the drill ended.
+    Waiting,
+}
+
+/// A call's error.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct CallError {
+    pub(crate) class: Class,
+    /// The library's code, or the SQLSTATE, or a word.
+    pub(crate) code: String,
+    pub(crate) message: String,
+}

@@ -1,0 +1,279 @@
+//! The report of a drill: verdict, JSON, text.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+
+use super::figures::{Figures, between};
+use super::scene::{Plan, Seen};
+
+/// How many distinct errors of a client are shown.
+const MESSAGES: usize = 5;
+
+/// How the drill went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Within the budget.
+    Good,
+    /// The service was back too late, not at all, or a stale primary was written to for too long.
+    OverBudget,
+    /// Acknowledged writes are missing or doubled, or a write called "not done" was done.
+    WrongWrites,
+}
+
+impl Verdict {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Good => "within_budget",
+            Self::OverBudget => "over_budget",
+            Self::WrongWrites => "wrong_writes",
+        }
+    }
+}
+
+/// A drill's results, ready to be told.
+pub(crate) struct Report<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) seen: &'a Seen,
+    pub(crate) budget: Duration,
+    /// One for each client of `seen`; our own is the first.
+    pub(crate) figures: Vec<Figures>,
+}
+
+impl Report<'_> {
+    fn ours(&self) -> &Figures {
+        &self.figures[0]
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        let f = self.ours();
+        let budget = self.budget.as_secs_f64() * 1e3;
+        if f.lost > f.lost_by_servers || f.doubled > 0 || f.denied_but_done > 0 {
+            Verdict::WrongWrites
+        } else if f.first_success.is_some_and(|ms| ms <= budget) && f.stale_acked <= budget {
+            Verdict::Good
+        } else {
+            Verdict::OverBudget
+        }
+    }
+
+    fn ready_ms(&self) -> f64 {
+        match (self.seen.promotions.first(), self.seen.promotions.last()) {
+            (Some(first), Some(last)) => between(first.fault, last.ready),
+            _ => 0.0,
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let first = self.seen.promotions.first().map_or(0, |p| p.fault);
+        let promotions = self.seen.promotions.iter().enumerate().map(|(n, p)| {
+            let firsts = self.seen.clients.iter().zip(&self.figures).map(|(c, f)| {
+                (c.kind.name().to_owned(), json!(f.first_successes.get(n).copied().flatten().map(round)))
+            });
+            json!({
+                "node": self.seen.nodes[p.node],
+                "fault_ms": round(between(first, p.fault)),
+                "ready_ms": round(between(first, p.ready)),
+                "first_success_after_ready_ms": Value::Object(firsts.collect()),
+            })
+        });
+        let promotions: Vec<Value> = promotions.collect();
+        let clients = self.seen.clients.iter().zip(&self.figures);
+        json!({
+            "fault": self.seen.fault.to_string(),
+            "server_version": self.seen.server_version,
+            "sync": self.seen.sync,
+            "ready_ms": round(self.ready_ms()),
+            "budget_ms": round(self.budget.as_secs_f64() * 1e3),
+            "verdict": self.verdict().name(),
+            "clients": clients.map(|(c, f)| client_json(c.kind.name(), f)).collect::<Vec<_>>(),
+            "promotions": promotions,
+        })
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = vec![self.sentence(), String::new(), self.situation()];
+        text.push(self.table());
+        for (c, f) in self.seen.clients.iter().zip(&self.figures) {
+            if f.messages.is_empty() {
+                continue;
+            }
+            text.push(format!("Errors seen by {}:", c.kind.name()));
+            for (e, n) in f.messages.iter().take(MESSAGES) {
+                text.push(format!("  {n} × {} ({}): {}", e.class, e.code, e.message));
+            }
+            if f.messages.len() > MESSAGES {
+                text.push(format!("  and {} other kinds", f.messages.len() - MESSAGES));
+            }
+        }
+        text.extend(self.notes());
+        text.join("\n")
+    }
+
+    /// The verdict, in one sentence.
+    fn sentence(&self) -> String {
+        let f = self.ours();
+        let budget = span(self.budget.as_secs_f64() * 1e3);
+        let ours = match (self.verdict(), f.first_success) {
+            (Verdict::WrongWrites, _) => format!(
+                "Failed: pgfollow's client has {} lost, {} doubled and {} wrongly denied writes",
+                f.lost - f.lost_by_servers,
+                f.doubled,
+                f.denied_but_done
+            ),
+            (Verdict::Good, Some(ms)) => {
+                format!("With pgfollow the service was back {} (budget {budget})", after(ms))
+            }
+            (_, Some(ms)) if f.stale_acked > self.budget.as_secs_f64() * 1e3 => format!(
+                "Over budget ({budget}): with pgfollow the service was back {}, but the old primary took writes for {}",
+                after(ms),
+                span(f.stale_acked)
+            ),
+            (_, Some(ms)) => {
+                format!("Over budget ({budget}): with pgfollow the service was back {}", after(ms))
+            }
+            (_, None) => format!("Over budget ({budget}): with pgfollow the service didn't come back"),
+        };
+        match self.figures.get(1).map(|p| p.first_success) {
+            None => format!("{ours}."),
+            Some(Some(ms)) => format!("{ours}; with the plain pool, {}.", after(ms)),
+            Some(None) => format!("{ours}; with the plain pool, {}.", self.not_back()),
+        }
+    }
+
+    fn not_back(&self) -> String {
+        let wait = self.plan.plain_wait.max(self.plan.fault.watch());
+        format!("not back after {} s", wait.as_secs())
+    }
+
+    fn situation(&self) -> String {
+        let s = self.seen;
+        let mode = if s.sync { "synchronous" } else { "asynchronous" };
+        let mut line = format!(
+            "PostgreSQL {}, {} nodes, {mode}; fault: {}. {} workers × {} writes a second for each client.\n\
+             The new primary accepted its first write {} after the fault.",
+            s.server_version,
+            s.nodes.len(),
+            s.fault.told(),
+            self.plan.workers,
+            self.plan.rate,
+            span(self.ready_ms())
+        );
+        if s.promotions.len() > 1 {
+            line.push_str(" Figures are of the last promotion.");
+        }
+        line
+    }
+
+    fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        let mut head = vec![String::new()];
+        head.extend(self.seen.clients.iter().map(|c| match c.kind {
+            super::client::Kind::Pgfollow => "pgfollow".to_owned(),
+            super::client::Kind::Plain => "plain pool".to_owned(),
+        }));
+        table.set_header(head);
+        let mut row = |name: &str, cell: &dyn Fn(&Figures) -> String| {
+            let mut cells = vec![name.to_owned()];
+            cells.extend(self.figures.iter().map(cell));
+            table.add_row(cells);
+        };
+        for n in 0..self.seen.promotions.len().saturating_sub(1) {
+            row(&format!("promotion {}: first success after ready", n + 1), &|f| {
+                f.first_successes.get(n).copied().flatten().map_or_else(|| "never".to_owned(), span)
+            });
+        }
+        let not_back = |ours: bool| if ours { "never".to_owned() } else { self.not_back() };
+        let is_ours = |f: &Figures| std::ptr::eq(f, self.ours());
+        row("first success after ready", &|f| f.first_success.map_or_else(|| not_back(is_ours(f)), span));
+        row("all workers after ready", &|f| f.all_workers.map_or_else(|| not_back(is_ours(f)), span));
+        row("longest call", &|f| {
+            let open = if f.waiting > 0 { format!(" ({} still waiting)", f.waiting) } else { String::new() };
+            format!("{}{open}", span(f.longest_call))
+        });
+        row("writes acknowledged", &|f| f.acknowledged.to_string());
+        for class in ["transient", "unknown-outcome", "permanent"] {
+            row(&format!("errors, {class}"), &|f| f.errors.get(class).copied().unwrap_or(0).to_string());
+        }
+        row("lost writes", &|f| match f.lost_by_servers {
+            0 => f.lost.to_string(),
+            n => format!("{} ({n} by the servers)", f.lost),
+        });
+        row("doubled writes", &|f| f.doubled.to_string());
+        row("unknown outcomes (of them done)", &|f| format!("{} ({})", f.unknown, f.unknown_done));
+        row("called not done, but done", &|f| f.denied_but_done.to_string());
+        row("last write acknowledged by the old primary", &|f| match f.stale_count {
+            0 => "none after ready".to_owned(),
+            n => format!("{} after ready ({n} writes)", span(f.stale_acked)),
+        });
+        row("sessions at the new primary after 1 s", &|f| {
+            f.connections.map_or_else(|| "–".to_owned(), |n| n.to_string())
+        });
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table.to_string()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.figures.iter().any(|f| f.lost_by_servers > 0) {
+            notes.push(if self.seen.sync {
+                "Writes that the old primary acknowledged beside its successor are lost by the servers: no client \
+                 can save them."
+            } else {
+                "With asynchronous replication the servers lose what a standby had not received yet: no client can \
+                 save it."
+            });
+        }
+        notes.into_iter().map(str::to_owned).collect()
+    }
+}
+
+fn client_json(name: &str, f: &Figures) -> Value {
+    let messages: Vec<Value> = f
+        .messages
+        .iter()
+        .take(MESSAGES)
+        .map(|(e, n)| json!({"class": e.class, "code": e.code, "message": e.message, "count": n}))
+        .collect();
+    let errors: Map<String, Value> = f.errors.iter().map(|(c, n)| (c.clone(), json!(n))).collect();
+    json!({
+        "name": name,
+        "first_success_after_ready_ms": f.first_success.map(round),
+        "all_workers_after_ready_ms": f.all_workers.map(round),
+        "longest_call_ms": round(f.longest_call),
+        "errors": errors,
+        "error_messages": messages,
+        "acknowledged": f.acknowledged,
+        "lost": f.lost,
+        "lost_by_servers": f.lost_by_servers,
+        "doubled": f.doubled,
+        "stale_acked": round(f.stale_acked),
+        "stale_acked_writes": f.stale_count,
+        "unknown": f.unknown,
+        "unknown_done": f.unknown_done,
+        "denied_but_done": f.denied_but_done,
+        "waiting_at_end": f.waiting,
+        "connections_first_second": f.connections,
+    })
+}
+
+/// Microseconds are enough.
+fn round(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
+fn span(ms: f64) -> String {
+    if ms.abs() < 10_000.0 { format!("{ms:.1} ms") } else { format!("{:.1} s", ms / 1e3) }
+}
+
+/// Within the prober's own pace "after" would be a pretence.
+fn after(ms: f64) -> String {
+    if ms < 0.0 {
+        return "as soon as the new primary accepted writes".to_owned();
+    }
+    format!("{} after the new primary accepted its first write", span(ms))
+}

@@ -1,0 +1,167 @@
+//! One drill from start to end: cluster, clients, fault, watching, and the count of what the table holds.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pgfollow_lab::{Cluster, ClusterOptions, LabError, wait_for};
+
+use super::client::Kind;
+use super::fault::{self, Fault, Promotion};
+use super::process::Client;
+use super::progress::Progress;
+use super::record::{Call, TABLE};
+
+/// The longest that the clients may take until every worker has written.
+const STEADY: Duration = Duration::from_secs(20);
+/// How long to watch for our own client, at most.
+const OURS: Duration = Duration::from_secs(40);
+/// How long everything goes on after all are back.
+const TAIL: Duration = Duration::from_secs(1);
+
+/// What to do.
+pub(crate) struct Plan {
+    pub(crate) fault: Fault,
+    pub(crate) after: Duration,
+    pub(crate) workers: u16,
+    pub(crate) rate: u16,
+    pub(crate) plain: bool,
+    pub(crate) plain_wait: Duration,
+}
+
+/// What was seen.
+pub(crate) struct Seen {
+    pub(crate) fault: Fault,
+    pub(crate) server_version: String,
+    pub(crate) sync: bool,
+    /// `address:port` of each node.
+    pub(crate) nodes: Vec<String>,
+    pub(crate) promotions: Vec<Promotion>,
+    pub(crate) clients: Vec<ClientSeen>,
+}
+
+/// What was seen of one client.
+pub(crate) struct ClientSeen {
+    pub(crate) kind: Kind,
+    pub(crate) calls: Vec<Call>,
+    /// How often each write (worker, number) is in the table of the final primary.
+    pub(crate) present: HashMap<(i32, i64), i64>,
+    /// Its sessions at the new primary, one second after that was ready.
+    pub(crate) connections: Option<i64>,
+}
+
+/// Runs it. Everything is gone again when this returns or is dropped.
+pub(crate) async fn play(
+    options: ClusterOptions,
+    plan: &Plan,
+    progress: &Progress,
+) -> Result<Seen, LabError> {
+    progress.stage("starting the cluster");
+    let cluster = Cluster::start(options).await?;
+    create_table(&cluster).await?;
+    let kinds = if plan.plain { vec![Kind::Pgfollow, Kind::Plain] } else { vec![Kind::Pgfollow] };
+    let start = |kind: Kind| Client::start(kind, &conninfo(&cluster, kind), plan.workers, plan.rate);
+    let mut clients = kinds.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+
+    progress.stage("waiting for every worker's first write");
+    let mut early_end = Ok(());
+    wait_for("every worker's first write", STEADY, || {
+        early_end = clients.iter_mut().try_for_each(Client::check);
+        early_end.is_err() || clients.iter().all(|c| c.all_wrote(None))
+    })
+    .await?;
+    early_end?;
+    progress.count_while(&clients, tokio::time::sleep(plan.after)).await;
+
+    progress.stage(plan.fault.told());
+    let promotions = progress.count_while(&clients, fault::inject(plan.fault, &cluster)).await?;
+    let last = promotions.last().cloned().ok_or_else(|| LabError::State("nothing was promoted".into()))?;
+
+    progress.stage("watching the clients come back");
+    let (connections, ()) = progress
+        .count_while(&clients, async {
+            tokio::join!(sample(&cluster, &last), watch(&clients, plan, &cluster, &last))
+        })
+        .await;
+    let connections = connections?;
+
+    progress.stage("counting the writes");
+    let mut seen = Vec::new();
+    for client in clients {
+        let kind = client.kind;
+        let calls = client.finish().await?;
+        let present = count(&cluster, last.node, kind).await?;
+        seen.push(ClientSeen { kind, calls, present, connections: connections.get(kind.name()).copied() });
+    }
+    Ok(Seen {
+        fault: plan.fault,
+        server_version: cluster.server_version().to_owned(),
+        sync: cluster.is_sync(),
+        nodes: (0..cluster.nodes().len()).map(|n| place(&cluster, n)).collect(),
+        promotions,
+        clients: seen,
+    })
+}
+
+fn place(cluster: &Cluster, node: usize) -> String {
+    let n = cluster.node(node);
+    format!("{}:{}", n.host(), n.port())
+}
+
+fn application(kind: Kind) -> String {
+    format!("drill-{}", kind.name())
+}
+
+fn conninfo(cluster: &Cluster, kind: Kind) -> String {
+    let name = application(kind);
+    format!("{}?target_session_attrs=read-write&application_name={name}", cluster.conninfo())
+}
+
+fn sql_failed(what: &'static str) -> impl FnOnce(tokio_postgres::Error) -> LabError {
+    move |source| LabError::Postgres { what: what.to_owned(), source }
+}
+
+async fn create_table(cluster: &Cluster) -> Result<(), LabError> {
+    let user = cluster.user();
+    let sql = format!(
+        "create table {TABLE} (client text not null, worker int not null, seq bigint not null, \
+         at timestamptz not null default clock_timestamp()); grant insert on {TABLE} to {user}"
+    );
+    let session = cluster.node(0).session().await?;
+    session.batch_execute(&sql).await.map_err(sql_failed("creating the drill's table"))
+}
+
+/// Waits until the clients are back, each within its bound, and a little longer.
+async fn watch(clients: &[Client], plan: &Plan, cluster: &Cluster, last: &Promotion) {
+    let node = place(cluster, last.node);
+    let back = |kind: Kind| clients.iter().filter(|c| c.kind == kind).all(|c| c.all_wrote(Some(&node)));
+    // Not back within the bound is a finding, not a failure: the report says it.
+    let _ = wait_for("our client", OURS, || back(Kind::Pgfollow)).await;
+    let _ = wait_for("the plain client", plan.plain_wait, || back(Kind::Plain)).await;
+    tokio::time::sleep(TAIL).await;
+    fault::sleep_until(last.ready, plan.fault.watch()).await;
+}
+
+/// The clients' sessions at the new primary one second after it was ready, the library's monitor included.
+async fn sample(cluster: &Cluster, last: &Promotion) -> Result<HashMap<&'static str, i64>, LabError> {
+    let session = cluster.node(last.node).session().await?;
+    fault::sleep_until(last.ready, Duration::from_secs(1)).await;
+    let sql = "select application_name, count(*) from pg_stat_activity where backend_type = 'client backend' group by 1";
+    let rows = session.query(sql, &[]).await.map_err(sql_failed("counting the new primary's sessions"))?;
+    let mut sessions = HashMap::from([(Kind::Pgfollow.name(), 0), (Kind::Plain.name(), 0)]);
+    for row in rows {
+        let name: String = row.get(0);
+        let whose = |k: Kind| name == application(k) || k == Kind::Pgfollow && name == "pgfollow monitor";
+        if let Some(k) = [Kind::Pgfollow, Kind::Plain].into_iter().find(|k| whose(*k)) {
+            *sessions.entry(k.name()).or_default() += row.get::<_, i64>(1);
+        }
+    }
+    Ok(sessions)
+}
+
+/// What the final primary holds of a client's writes.
+async fn count(cluster: &Cluster, node: usize, kind: Kind) -> Result<HashMap<(i32, i64), i64>, LabError> {
+    let session = cluster.node(node).session().await?;
+    let sql = format!("select worker, seq, count(*) from {TABLE} where client = $1 group by worker, seq");
+    let rows = session.query(&sql, &[&kind.name()]).await.map_err(sql_failed("counting the writes"))?;
+    Ok(rows.iter().map(|r| ((r.get(0), r.get(1)), r.get(2))).collect())
+}

@@ -1,0 +1,42 @@
+//! Durations on the command line: a number and its unit, as in the library's own options.
+
+use std::time::Duration;
+
+/// `250ms`, `1.5s`, `2min`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration: write a number and its unit, such as 250ms, 5s or 2min");
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(at);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let unit = match unit.trim() {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "min" => 60.0,
+        _ => return Err(wrong()),
+    };
+    // A day is more than any command waits for; it also keeps the sum with a clock's time in range.
+    Some(number * unit).filter(|s| *s <= 86_400.0).map(Duration::from_secs_f64).ok_or_else(wrong)
+}
+
+/// The same; a bare number means seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    if text.ends_with(|c: char| c.is_ascii_digit()) { duration(&format!("{text}s")) } else { duration(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_unit_and_reject_nonsense() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2 min"), Ok(Duration::from_secs(120)));
+        for bad in ["250", "", "s", "-1s", "1h", "1e9s", "99999999999999min", "1.2.3s", "infs"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(seconds("3"), Ok(Duration::from_secs(3)));
+        assert_eq!(seconds("300ms"), Ok(Duration::from_millis(300)));
+        assert!(seconds("soon").is_err());
+    }
+}
