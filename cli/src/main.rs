@@ -5,6 +5,7 @@ mod connect;
 mod drill;
 mod lab;
 mod output;
+mod probe;
 mod units;
 
 use std::process::ExitCode;
@@ -17,6 +18,8 @@ mod exit {
     pub(crate) const USAGE: u8 = 2;
     /// No session could be had, or no host is writable.
     pub(crate) const NO_SESSION: u8 = 3;
+    /// More than one server is writable.
+    pub(crate) const SEVERAL_WRITABLE: u8 = 4;
     /// The service was back later than the budget allows.
     pub(crate) const OVER_BUDGET: u8 = 5;
     /// Lost, doubled or misjudged writes.
@@ -44,6 +47,7 @@ enum Command {
     #[command(hide = true)]
     DrillClient(drill::client::Args),
     Lab(lab::LabArgs),
+    Probe(probe::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Command::Drill(args) => wait(drill::run(args)),
         Command::DrillClient(args) => wait(drill::client::run(args)),
         Command::Lab(args) => wait(lab::run(args)),
+        Command::Probe(args) => wait(probe::run(&args)),
     }
 }
 

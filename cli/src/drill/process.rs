@@ -38,6 +38,10 @@ impl Client {
                 command.env_remove(name);
             }
         }
+        if std::env::var_os("RUST_LOG").is_none() {
+            // Both clients' libraries warn of each lost connection: the report counts them.
+            command.env("RUST_LOG", "error");
+        }
         command.env(CONNINFO, conninfo).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().map_err(failed)?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

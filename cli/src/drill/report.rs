@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use super::figures::{Figures, between};
@@ -168,7 +168,7 @@ impl Report<'_> {
 
     fn table(&self) -> String {
         let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY).remove_style(TableComponent::HorizontalLines);
         let mut head = vec![String::new()];
         head.extend(self.seen.clients.iter().map(|c| match c.kind {
             super::client::Kind::Pgfollow => "pgfollow".to_owned(),
