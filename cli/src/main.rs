@@ -2,6 +2,7 @@
 
 mod config;
 mod connect;
+mod drill;
 mod lab;
 mod output;
 
@@ -33,6 +34,9 @@ struct Cli {
 enum Command {
     Config(config::Args),
     Connect(connect::Args),
+    Drill(drill::Args),
+    #[command(hide = true)]
+    DrillClient(drill::client::Args),
     Lab(lab::LabArgs),
 }
 
@@ -42,6 +46,8 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Config(args) => config::run(&args),
         Command::Connect(args) => wait(connect::run(&args)),
+        Command::Drill(args) => wait(drill::run(&args)),
+        Command::DrillClient(args) => wait(drill::client::run(&args)),
         Command::Lab(args) => wait(lab::run(args)),
     }
 }
