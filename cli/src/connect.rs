@@ -10,8 +10,12 @@ use crate::{exit, output};
 
 /// Open one session by all the rules, print where it landed and every attempt, and close it
 #[derive(clap::Args)]
-#[command(before_help = "Example: pgfollow connect 'postgresql://app@db-a,db-b/orders?target_session_attrs=read-write'")]
-#[command(after_help = "Exit codes: 0 connected, 2 a string that can't be used, 3 no session (the error says why)")]
+#[command(
+    before_help = "Example: pgfollow connect 'postgresql://app@db-a,db-b/orders?target_session_attrs=read-write'"
+)]
+#[command(
+    after_help = "Exit codes: 0 connected, 2 a string that can't be used, 3 no session (the error says why)"
+)]
 pub(crate) struct Args {
     /// A connection string (URI or keyword/value)
     conninfo: String,

@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, monotonic_ns, netns, wait_for};
+use pgfollow_lab::{
+    Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, monotonic_ns, netns, wait_for,
+};
 
 use crate::{exit, output};
 use client::{Kind, Running};
@@ -29,8 +31,10 @@ const AFTERGLOW: Duration = Duration::from_secs(2);
 /// injects the fault, promotes a standby, and checks every write afterwards.
 #[derive(clap::Args)]
 #[command(before_help = "Example: pgfollow drill --fault freeze --json")]
-#[command(after_help = "Exit codes: 0 pgfollow's service was back within --budget of the database, 1 the lab failed, \
-                        2 wrong usage, 5 over the budget, 6 lost or doubled writes through pgfollow")]
+#[command(
+    after_help = "Exit codes: 0 pgfollow's service was back within --budget of the database, 1 the lab failed, \
+                        2 wrong usage, 5 over the budget, 6 lost or doubled writes through pgfollow"
+)]
 pub(crate) struct Args {
     /// What goes wrong
     #[arg(long, value_enum, default_value_t = Fault::Kill)]
@@ -72,7 +76,9 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> ExitCode {
     if args.fault == Fault::SecondFailover && args.nodes < 3 {
-        output::complain("--fault second-failover needs --nodes 3 or more: the second standby is promoted too");
+        output::complain(
+            "--fault second-failover needs --nodes 3 or more: the second standby is promoted too",
+        );
         return ExitCode::from(exit::USAGE);
     }
     let interrupted = async {
@@ -101,7 +107,10 @@ async fn drill(args: &Args) -> Result<ExitCode, LabError> {
     if args.fault == Fault::Blackhole {
         if !netns::is_rerun() {
             let status = netns::rerun(std::env::args_os().skip(1).collect()).await?;
-            return Ok(status.code().and_then(|c| u8::try_from(c).ok()).map_or(ExitCode::FAILURE, ExitCode::from));
+            return Ok(status
+                .code()
+                .and_then(|c| u8::try_from(c).ok())
+                .map_or(ExitCode::FAILURE, ExitCode::from));
         }
         netns::set_up()?;
     }

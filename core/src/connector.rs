@@ -215,7 +215,8 @@ impl Connector {
         // The monitor asks every host many times a second while it searches. Walking the list beside it would only
         // load hosts that are busy being promoted.
         if self.searching(attrs) {
-            self.until_fits(attrs, &mut changes, Deadline::after(self.jittered(PAUSE_MAX)).min(deadline)).await;
+            self.until_fits(attrs, &mut changes, Deadline::after(self.jittered(PAUSE_MAX)).min(deadline))
+                .await;
         }
         loop {
             let e = match self.walk(attrs, deadline).await {

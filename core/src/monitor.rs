@@ -226,7 +226,9 @@ impl Monitor {
             Cause::Restarted => (Code::HostGone, format!("host {this} was restarted")),
             Cause::Demoted => (Code::HostGone, format!("host {this} was demoted: it is in recovery now")),
             Cause::Fenced => (Code::HostGone, format!("host {this} was fenced: it is read-only now")),
-            Cause::SocketsEnded => (Code::HostGone, format!("host {this} ended its other sessions and doesn't answer")),
+            Cause::SocketsEnded => {
+                (Code::HostGone, format!("host {this} ended its other sessions and doesn't answer"))
+            }
             Cause::Silence => (Code::HostGone, format!("host {this} is silent")),
             other => (Code::HostGone, format!("host {this} is not to be used any more ({other:?})")),
         };

@@ -177,7 +177,10 @@ impl Running {
         let mut child = Command::new(std::env::current_exe().map_err(failed)?)
             .args(["drill-client", "--client", kind.name()])
             .args(["--workers", &workers.to_string(), "--rate", &rate.to_string()])
-            .env(CONNINFO, format!("{conninfo}?target_session_attrs=read-write&application_name=drill-{}", kind.name()))
+            .env(
+                CONNINFO,
+                format!("{conninfo}?target_session_attrs=read-write&application_name=drill-{}", kind.name()),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -143,7 +143,9 @@ impl Report {
             }
         }
         if self.asynchronous {
-            out.push_str("\nReplication was asynchronous: lost writes are those that the standby had not got.\n");
+            out.push_str(
+                "\nReplication was asynchronous: lost writes are those that the standby had not got.\n",
+            );
         }
         out
     }

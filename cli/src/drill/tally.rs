@@ -64,7 +64,10 @@ impl Connections {
     }
 }
 
-pub(super) async fn connections_first_second(cluster: &Cluster, phase: &Phase) -> Result<Connections, LabError> {
+pub(super) async fn connections_first_second(
+    cluster: &Cluster,
+    phase: &Phase,
+) -> Result<Connections, LabError> {
     let due = phase.ready + 1_000_000_000;
     tokio::time::sleep(Duration::from_nanos(due.saturating_sub(monotonic_ns()))).await;
     let db = cluster.node(phase.node).session().await?;
