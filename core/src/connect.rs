@@ -164,8 +164,14 @@ fn start<'a>(
     // The generation is read before the dial: what is learned of the host meanwhile makes the session an old one.
     let place = tools.monitor.place(&candidate);
     let (p, to) = (Arc::clone(&progress), candidate.clone());
+    let gate = tools.monitor.gate(place.0);
     let attempt = async move {
-        let result = match until.bound(tools.opener.open(&to, place, tls, tools.purpose, &p)).await {
+        let open = async {
+            // The gate is never closed, so it is only waited for.
+            let _turn = gate.acquire().await;
+            tools.opener.open(&to, place, tls, tools.purpose, &p).await
+        };
+        let result = match until.bound(open).await {
             Ok(result) => result,
             Err(clock::Elapsed) => Err(Failed::new(p.stage(), Failure::TimedOut)),
         };

@@ -9,6 +9,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
+use tokio::sync::watch::Receiver;
 
 use crate::clock::{self, Deadline, Moment};
 use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
@@ -211,8 +212,13 @@ impl Connector {
         let _done = Wanted(Arc::clone(&self.inner.monitor));
         let mut changes = self.inner.monitor.changes();
         let mut pause = PAUSE_FIRST;
+        // The monitor asks every host many times a second while it searches. Walking the list beside it would only
+        // load hosts that are busy being promoted.
+        if self.searching(attrs) {
+            self.until_fits(attrs, &mut changes, Deadline::after(self.jittered(PAUSE_MAX)).min(deadline))
+                .await;
+        }
         loop {
-            changes.mark_unchanged();
             let e = match self.walk(attrs, deadline).await {
                 Ok(s) => return Ok(s),
                 Err(e) => e,
@@ -221,17 +227,30 @@ impl Connector {
             if e.class() != Class::Transient || deadline.passed(now) {
                 return Err(e);
             }
-            // Until the time for another walk, only the news that a host fits is worth one.
-            let again = now + self.jittered(pause);
+            let wait = if self.searching(attrs) { PAUSE_MAX } else { pause };
             pause = pause.mul_f64(1.6).min(PAUSE_MAX);
-            loop {
-                let wait = Deadline::at(again).min(deadline);
-                if self.fits(attrs) || wait.bound(changes.changed()).await.is_err() {
-                    break;
-                }
-            }
+            let again = Deadline::after(self.jittered(wait)).min(deadline);
+            self.until_fits(attrs, &mut changes, again).await;
             if deadline.passed(clock::now()) {
                 return Err(e);
+            }
+        }
+    }
+
+    /// Whether the monitor is looking for the only host that would do.
+    fn searching(&self, attrs: SessionAttrs) -> bool {
+        matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary)
+            && self.inner.config.monitor != MonitorMode::Off
+            && self.inner.monitor.settled()
+            && self.inner.monitor.snapshot().cluster.search_since.is_some()
+    }
+
+    /// Waits until the topology knows a host that fits, at most until then.
+    async fn until_fits(&self, attrs: SessionAttrs, changes: &mut Receiver<u64>, until: Deadline) {
+        loop {
+            changes.mark_unchanged();
+            if self.fits(attrs) || until.bound(changes.changed()).await.is_err() {
+                return;
             }
         }
     }

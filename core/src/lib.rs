@@ -31,6 +31,7 @@ pub use config::{Config, ConfigBuilder, SessionAttrs};
 pub use connector::{Connector, ConnectorBuilder, Health};
 pub use conninfo::{Environment, Origin};
 pub use decide::accept::Role;
+pub use decide::classify::{Facts, Verdict, classify};
 pub use decide::topology::{Snapshot, TermRow};
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use event::{Event, EventKind};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Notify, broadcast, watch as version};
+use tokio::sync::{Notify, Semaphore, broadcast, watch as version};
 
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode};
@@ -37,6 +37,9 @@ use probes::Probes;
 
 /// Events kept for readers that are slow; a reader that falls further behind is told how many it missed.
 const EVENTS: usize = 1_024;
+/// Logins at once to one host. A login costs the server CPU (SCRAM: 4 ms); done side by side by a whole process, all
+/// would end late together, the first one too.
+const HANDSHAKES: usize = 2;
 /// For this long after a host was healthy, 28000 is taken for a passing state: some managed services answer it while
 /// they restart.
 const HEALTHY_MEMORY: Duration = Duration::from_secs(60);
@@ -57,6 +60,7 @@ pub(crate) struct Monitor {
     wake: Arc<Notify>,
     last_run: AtomicU64,
     waiting: AtomicU64,
+    gates: Mutex<HashMap<HostId, Arc<Semaphore>>>,
 }
 
 /// The numbers of addresses: the same for the same address and port for ever.
@@ -90,6 +94,7 @@ impl Monitor {
             wake: Arc::new(Notify::new()),
             last_run: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            gates: Mutex::default(),
         });
         monitor.opener.watched_by(Arc::downgrade(&monitor));
         monitor
@@ -221,6 +226,9 @@ impl Monitor {
             Cause::Restarted => (Code::HostGone, format!("host {this} was restarted")),
             Cause::Demoted => (Code::HostGone, format!("host {this} was demoted: it is in recovery now")),
             Cause::Fenced => (Code::HostGone, format!("host {this} was fenced: it is read-only now")),
+            Cause::SocketsEnded => {
+                (Code::HostGone, format!("host {this} ended its other sessions and doesn't answer"))
+            }
             Cause::Silence => (Code::HostGone, format!("host {this} is silent")),
             other => (Code::HostGone, format!("host {this} is not to be used any more ({other:?})")),
         };
@@ -295,6 +303,11 @@ impl Monitor {
             self.ended(&s.member);
         }
         self.wake.notify_one();
+    }
+
+    /// Who may log in to a host now.
+    pub(crate) fn gate(&self, host: HostId) -> Arc<Semaphore> {
+        Arc::clone(lock(&self.gates).entry(host).or_insert_with(|| Arc::new(Semaphore::new(HANDSHAKES))))
     }
 
     /// A caller's connect failed there. Says whether the host was healthy a short while ago.

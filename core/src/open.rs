@@ -43,7 +43,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    const STAGES: [Stage; 4] = [Stage::Dial, Stage::Secure, Stage::Authenticate, Stage::Role];
+    const STAGES: [Stage; 5] = [Stage::Pace, Stage::Dial, Stage::Secure, Stage::Authenticate, Stage::Role];
 
     pub(crate) fn new() -> Self {
         // "Encrypted" means: clear text is not what failed. It is false only for a login without TLS.

@@ -1,4 +1,8 @@
-#![expect(clippy::disallowed_methods, clippy::print_stderr, reason = "a test against real servers: real time, and words for people")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a test against real servers: real time, and words for people"
+)]
 //! Real failovers of real clusters: a session is cut, and the next one stands on the new primary.
 
 use std::time::{Duration, Instant};

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod attempt;
+pub mod classify;
 pub mod names;
 pub mod topology;
 pub mod walk;

@@ -111,30 +111,33 @@ impl Messages {
 /// end is decided.
 /// What happens is told to `watcher`.
 pub(crate) fn spawn(
-    connection: Connection<LoginStream, LoginTls>,
+    mut connection: Connection<LoginStream, LoginTls>,
     member: Arc<Member>,
     watcher: Weak<Monitor>,
 ) -> Messages {
     let messages = Messages::new();
     let inbox = messages.clone();
     tokio::spawn(async move {
-        drive(connection, &member, &inbox, &watcher).await;
+        drive(&mut connection, &member, &inbox, &watcher).await;
         inbox.close();
+        // The topology learns of it before any caller does, so that a caller who turns back at once meets a search
+        // under way instead of trying every host himself.
         if let Some(m) = watcher.upgrade() {
             m.ended(&member);
         }
+        // This closes the socket and fails every call in flight; nothing is written.
+        drop(connection);
     });
     messages
 }
 
 async fn drive(
-    mut connection: Connection<LoginStream, LoginTls>,
+    connection: &mut Connection<LoginStream, LoginTls>,
     member: &Arc<Member>,
     inbox: &Messages,
     watcher: &Weak<Monitor>,
 ) {
     let mut cut = std::pin::pin!(member.cut());
-    // Dropping the connection on return closes the socket and fails every call in flight; nothing is written.
     poll_fn(|cx| {
         if cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());

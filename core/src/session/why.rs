@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::member::{EndCause, Member};
 use crate::clock::Deadline;
+use crate::decide::classify::{Effect, Facts, Phase, Request, SessionFacts, Signal, classify};
 use crate::error::{Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 use crate::sqlstate;
 use crate::tap::report::clean;
@@ -33,18 +34,8 @@ impl Why {
         let error = match e.as_db_error() {
             Some(db) => {
                 let state = SqlState::new(db.code().code()).unwrap_or_default();
-                let meaning = sqlstate::meaning(state);
-                let class = if meaning.ends_session {
-                    self.lost()
-                } else if state.as_str() == "25006" && tap.read_only_block() {
-                    // The caller asked for READ ONLY: no other host helps.
-                    Class::Permanent
-                } else if tap.called_in_autocommit() {
-                    // A procedure may have committed a part before it failed.
-                    Class::UnknownOutcome
-                } else {
-                    meaning.at_statement
-                };
+                let severity = db.severity().to_owned();
+                let class = self.class(Signal::Sqlstate { code: state, severity, then: None });
                 Error::new(Code::Server, class, clean(db.message()))
                     .with_sqlstate(state)
                     .at_stage(Stage::Work)
@@ -109,14 +100,29 @@ impl Why {
 
     /// What the loss of the connection means for what was out.
     fn lost(&self) -> Class {
+        self.class(Signal::Io)
+    }
+
+    /// The class by the tap's facts.
+    fn class(&self, signal: Signal) -> Class {
         let tap = &self.member.tap;
-        if tap.sent() == Sent::None {
-            return Class::Transient;
-        }
-        let declared = self.member.declared_read_only();
+        let answered = matches!(signal, Signal::Sqlstate { .. });
         let open = tap.status() != TxStatus::Idle;
-        // The server rolls an open block back, unless something out could have ended it.
-        if declared || (open && !tap.may_commit()) { Class::Transient } else { Class::UnknownOutcome }
+        let facts = Facts {
+            phase: if open && tap.may_commit() { Phase::Commit } else { Phase::Statement },
+            signal,
+            request: Request {
+                effect: if self.member.declared_read_only() { Effect::Read } else { Effect::Write },
+                // What was answered had left, though nothing of it is out any more.
+                sent: if answered { Sent::Complete } else { tap.sent() },
+                in_transaction: open,
+                calls: tap.called_in_autocommit(),
+            },
+            session: SessionFacts {
+                application_opened: tap.read_only_block().then(|| "BEGIN READ ONLY".to_owned()),
+            },
+        };
+        classify(&facts).class
     }
 
     /// Committed here, replication unknown: the server stopped waiting for its standby.
