@@ -45,7 +45,12 @@ pub(crate) async fn poll<T, F: Future<Output = Result<T, String>>>(
     }
 }
 
-/// The same without a runtime, for `Drop` and signal paths. Says whether it came true.
+/// A pause between two looks of a loop that has no bound of its own.
+pub(crate) async fn pause(d: Duration) {
+    tokio::time::sleep(d).await;
+}
+
+/// [`wait_for`] without a runtime, for `Drop` and signal paths. Says whether it came true.
 pub(crate) fn wait_blocking(bound: Duration, mut done: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + bound;
     loop {

@@ -168,7 +168,8 @@ impl Report<'_> {
 
     fn table(&self) -> String {
         let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY).remove_style(TableComponent::HorizontalLines);
+        // A line under the head and nothing else.
+        table.load_preset(presets::NOTHING).set_style(TableComponent::HeaderLines, '─');
         let mut head = vec![String::new()];
         head.extend(self.seen.clients.iter().map(|c| match c.kind {
             super::client::Kind::Pgfollow => "pgfollow".to_owned(),
@@ -267,7 +268,11 @@ fn round(ms: f64) -> f64 {
 }
 
 fn span(ms: f64) -> String {
-    if ms.abs() < 10_000.0 { format!("{ms:.1} ms") } else { format!("{:.1} s", ms / 1e3) }
+    match ms.abs() {
+        a if a >= 10_000.0 => format!("{:.1} s", ms / 1e3),
+        a if a >= 100.0 => format!("{ms:.0} ms"),
+        _ => format!("{ms:.1} ms"),
+    }
 }
 
 /// Within the prober's own pace "after" would be a pretence.

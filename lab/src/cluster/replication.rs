@@ -9,7 +9,10 @@ use super::network::link_address;
 use super::{APP_DATABASE, Cluster, Node};
 use crate::LabError;
 use crate::process::{command, run};
-use crate::wait::poll;
+use crate::wait::{pause, poll};
+
+/// How long a standby must hold on to its connection to a new primary before commits may wait for it.
+const SURE: Duration = Duration::from_millis(150);
 
 impl Node {
     /// The `primary_conninfo` with which this node follows another.
@@ -155,23 +158,23 @@ async fn base_backup(node: &Node, source: &Node) -> Result<(), LabError> {
 async fn resync(primary: Arc<Node>, names: String) {
     let Ok(session) = primary.session().await else { return };
     let session = &session;
-    let sql = "select exists (select from pg_stat_replication where state = 'streaming')";
+    // A standby that is ahead of the new primary's fork streams the old timeline's end and is then thrown out, again
+    // and again. Waiting for it would stop every commit: only one that has what this timeline began with, and stays
+    // on one connection, counts.
+    let Ok(row) = session.query_one("select pg_current_wal_lsn()::text", &[]).await else { return };
+    let begun = &row.get::<_, String>(0);
+    let sql =
+        "select pid from pg_stat_replication where state = 'streaming' and flush_lsn >= $1::text::pg_lsn";
+    let mut before: Vec<i32> = Vec::new();
+    // Ends with the work done, the primary's session, or the cluster: one may be restarted much later.
     loop {
-        let minute = Duration::from_secs(60);
-        let streams = poll("a standby to stream", minute, Duration::from_millis(20), || async move {
-            match session.query_one(sql, &[]).await {
-                Ok(row) if row.get(0) => Ok(true),
-                Ok(_) => Err(String::new()),
-                Err(_) => Ok(false),
-            }
-        })
-        .await;
-        match streams {
-            Ok(true) => break,
-            Ok(false) => return,
-            // No standby yet: one may be restarted later.
-            Err(_) => {}
+        let Ok(rows) = session.query(sql, &[begun]).await else { return };
+        let now: Vec<i32> = rows.iter().map(|r| r.get(0)).collect();
+        if now.iter().any(|pid| before.contains(pid)) {
+            break;
         }
+        before = now;
+        pause(SURE).await;
     }
     if let Err(error) = primary.configure(|c| c.sync_names = names) {
         tracing::warn!(node = primary.name(), %error, "the new primary stays asynchronous");
