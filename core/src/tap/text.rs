@@ -33,7 +33,7 @@ impl Effect {
 pub(super) fn effect(text: &[u8]) -> Effect {
     let mut e = Effect::default();
     let mut previous: Word = Word::Other;
-    let mut scan = Words { rest: text };
+    let mut scan = Words { rest: text, doubtful: false };
     while let Some(word) = scan.next_word() {
         let word = Word::of(word);
         match word {
@@ -47,6 +47,9 @@ pub(super) fn effect(text: &[u8]) -> Effect {
             _ => {}
         }
         previous = word;
+    }
+    if scan.doubtful {
+        return Effect::UNKNOWN;
     }
     // SET TRANSACTION READ WRITE, or both: not READ ONLY for sure.
     e.read_only &= !e.read_write;
@@ -85,6 +88,8 @@ impl Word {
 /// Words outside quotes and comments (PostgreSQL manual, "Lexical Structure").
 struct Words<'a> {
     rest: &'a [u8],
+    /// The end of a text could not be told.
+    doubtful: bool,
 }
 
 impl<'a> Words<'a> {
@@ -110,10 +115,12 @@ impl<'a> Words<'a> {
     }
 
     /// A quoted text ends at the next quote; a doubled one begins the next text at once, which comes to the same.
-    /// Backslashes count only in E'…' (and with standard_conforming_strings off), where a quote after one may end
-    /// the text too early: then more words are seen than there are, which is the careful side.
+    /// A backslash may escape a quote (in E'…', or with standard_conforming_strings off): then nobody knows here
+    /// where the text ends.
     fn quoted(&mut self, q: u8) {
-        self.rest = after(&self.rest[1..], &[q]);
+        let text = &self.rest[1..];
+        self.rest = after(text, &[q]);
+        self.doubtful |= q == b'\'' && text[..text.len() - self.rest.len()].contains(&b'\\');
     }
 
     fn comment(&mut self) {
