@@ -68,7 +68,7 @@ fn wait(command: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(command),
         Err(e) => {
-            output::complain(&format!("no runtime: {e}"));
+            output::complain(format_args!("no runtime: {e}"));
             ExitCode::FAILURE
         }
     }
