@@ -164,10 +164,12 @@ impl TapState {
         s.status == TxStatus::Idle || s.effects().may_end
     }
 
-    /// Whether the request that was answered last called a procedure or a code block outside a transaction: it may
+    /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction: it may
     /// have committed on its own even where an error came back.
     pub(crate) fn called_in_autocommit(&self) -> bool {
-        lock(&self.inner).called
+        let s = lock(&self.inner);
+        // An error reaches the caller before ReadyForQuery does: then the request is still out.
+        s.out.front().map_or(s.called, |r| s.status == TxStatus::Idle && r.effect.calls)
     }
 
     /// Whether what is out can be given up without asking what became of it: the caller declared it read-only and it

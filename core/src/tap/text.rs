@@ -1,4 +1,5 @@
-//! What a statement's text may do to its transaction. Only words outside quotes and comments count; where the text
+//! What a statement's text may do to its transaction. Only a statement's first word counts for that (ON CONFLICT DO and
+//! CASE … END are no commands), outside quotes and comments; where the text
 //! can't be told apart with certainty, the answer is the careful one.
 
 /// What a request's text may do.
@@ -33,12 +34,12 @@ impl Effect {
 pub(super) fn effect(text: &[u8]) -> Effect {
     let mut e = Effect::default();
     let mut previous: Word = Word::Other;
-    let mut scan = Words { rest: text, doubtful: false };
-    while let Some(word) = scan.next_word() {
+    let mut scan = Words { rest: text, doubtful: false, begins: true };
+    while let Some((word, first)) = scan.next_word() {
         let word = Word::of(word);
         match word {
-            Word::Ends => e.may_end = true,
-            Word::Calls => {
+            Word::Ends if first => e.may_end = true,
+            Word::Calls if first => {
                 e.may_end = true;
                 e.calls = true;
             }
@@ -49,7 +50,8 @@ pub(super) fn effect(text: &[u8]) -> Effect {
         previous = word;
     }
     if scan.doubtful {
-        return Effect::UNKNOWN;
+        // What it begins with is known all the same.
+        return Effect { calls: e.calls, ..Effect::UNKNOWN };
     }
     // SET TRANSACTION READ WRITE, or both: not READ ONLY for sure.
     e.read_only &= !e.read_write;
@@ -90,10 +92,12 @@ struct Words<'a> {
     rest: &'a [u8],
     /// The end of a text could not be told.
     doubtful: bool,
+    /// The next word begins a statement. ON CONFLICT DO and CASE … END are no commands.
+    begins: bool,
 }
 
 impl<'a> Words<'a> {
-    fn next_word(&mut self) -> Option<&'a [u8]> {
+    fn next_word(&mut self) -> Option<(&'a [u8], bool)> {
         loop {
             let r = self.rest;
             match r {
@@ -107,9 +111,12 @@ impl<'a> Words<'a> {
                     let n = r.iter().position(|c| !is_word(*c)).unwrap_or(r.len());
                     let (word, rest) = r.split_at(n);
                     self.rest = rest;
-                    return Some(word);
+                    return Some((word, std::mem::replace(&mut self.begins, false)));
                 }
-                _ => self.rest = &r[1..],
+                [c, ..] => {
+                    self.begins |= *c == b';';
+                    self.rest = &r[1..];
+                }
             }
         }
     }
@@ -184,7 +191,7 @@ mod tests {
             "-- no\ncommit",
             "select $1; end",
             "select E'it\\'s'; commit; select 'x'",
-            "select case when a then b end",
+            ";; commit",
         ] {
             assert!(effect(yes.as_bytes()).may_end, "{yes}");
         }
@@ -201,6 +208,8 @@ mod tests {
             "select commit_id from commits",
             "update t set a = $1",
             "select $$ call p() $$",
+            "select case when a then b end",
+            "insert into t values (1) on conflict do nothing",
         ] {
             assert!(!effect(no.as_bytes()).may_end, "{no}");
         }
