@@ -1,7 +1,14 @@
 //! Every option: name, unit, default, range and hazard.
 //!
-//! [`Config`] holds values that are already valid; [`crate::conninfo`] reads text into it. What is not an option of
-//! the string is a named constant in [`Tuning`], with its reason.
+//! [`Config`] holds values that are already valid; [`crate::conninfo`] reads text, `build.rs` makes the values. What
+//! is not an option of the string is a named constant in [`Tuning`], with its reason.
+
+mod build;
+mod builder;
+mod effective;
+mod hosts;
+mod table;
+mod values;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,6 +17,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub use builder::ConfigBuilder;
+pub use effective::{ConfiguredHost, EffectiveOption};
+pub(crate) use table::nearest;
+pub use table::{OPTIONS, OptionRow, Support, find, options_markdown};
+
+use crate::conninfo::{Environment, Origin, Settings};
+use crate::error::Error;
 use crate::host::HostSpec;
 use crate::net::SocketOptions;
 
@@ -295,6 +309,44 @@ pub struct Config {
     pub pool_max_conn_lifetime: Duration,
     pub pool_validate_after: Duration,
     pub tuning: Tuning,
+    /// The directory that [`HostSpec::DefaultLocal`] means.
+    pub local_socket_dir: PathBuf,
+    /// Hazards of this configuration that are no errors; already logged.
+    pub warnings: Vec<String>,
+    /// Where the password of each host of `hosts` came from.
+    pub password_origins: Vec<Option<Origin>>,
+    pub(crate) settings: Settings,
+}
+
+impl Config {
+    /// Reads a connection string in the process's own surroundings: its environment, service and password files.
+    ///
+    /// # Errors
+    /// As [`ConfigBuilder::build`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        Self::builder().conninfo(text).build()
+    }
+
+    /// Reads a connection string in given surroundings.
+    ///
+    /// # Errors
+    /// As [`ConfigBuilder::build`].
+    pub fn parse_in(text: &str, environment: &Environment) -> Result<Self, Error> {
+        Self::builder().conninfo(text).environment(environment.clone()).build()
+    }
+
+    /// Starts a configuration in code.
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
+}
+
+impl std::str::FromStr for Config {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::parse(text)
+    }
 }
 
 /// The named constants: not options, for nobody should need to turn them. Settable through the builder only.

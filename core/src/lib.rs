@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod conninfo;
 pub mod decide;
 pub mod error;
 pub mod failure;
@@ -11,6 +12,7 @@ pub mod host;
 pub mod net;
 
 pub use clock::{Deadline, Moment};
-pub use config::{Config, SessionAttrs};
+pub use config::{Config, ConfigBuilder, SessionAttrs};
+pub use conninfo::{Environment, Origin};
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use host::{Address, Candidate, HostId, HostSpec};

@@ -1,0 +1,35 @@
+# Every step of CI is a target here; `.ci/run` calls them. JOBS and RUNS may be set.
+.PHONY: check test fmt clippy doc deny gen-check bench drill setup
+
+CARGO ?= cargo
+export CARGO_TERM_COLOR ?= auto
+
+# All that must hold before a commit lands.
+check: fmt clippy doc deny
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# The advisory database can't be reached from the build machines, so it isn't asked.
+deny:
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
+	$(CARGO) deny check bans licenses sources
+
+# Installs what the tests need (apt only as root) and runs rings 1 to 4.
+test: setup
+	$(CARGO) test --workspace
+
+setup:
+	@tests/setup.sh
+
+bench:
+	$(CARGO) run --release -p pgfollow-bench
+
+drill:
+	$(CARGO) run --release -p pgfollow-cli -- drill

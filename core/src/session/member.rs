@@ -1,0 +1,117 @@
+//! What the connector knows of one live session, and how it ends one: shared between the session's owner, its
+//! driver task and the registry.
+//!
+//! Decides nothing: [`crate::decide::topology`] gives the verdict, [`crate::monitor`] carries it to [`Member::end`].
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Notify;
+
+use crate::clock::{self, Moment};
+use crate::error::{Code, SqlState};
+use crate::host::{Candidate, HostId};
+use crate::tap::TapState;
+
+/// Why a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// Another host is primary on a higher timeline, or this one's role no longer fits.
+    Verdict {
+        /// [`Code::Superseded`] or [`Code::HostGone`].
+        code: Code,
+        /// The evidence, in words.
+        reason: String,
+    },
+    /// The server ended it and said why.
+    Server {
+        /// 57P01, 57P02, …
+        sqlstate: SqlState,
+        /// The server's text.
+        message: String,
+    },
+    /// The connection failed: reset, end of file, timed out.
+    Lost(String),
+    /// The caller's own deadline for a call passed ([`crate::Session::within`]).
+    CallTimedOut,
+    /// Closed by its owner.
+    Closed,
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verdict { reason, .. } => f.write_str(reason),
+            Self::Server { sqlstate, message } => write!(f, "the server ended the session: {message} ({sqlstate})"),
+            Self::Lost(m) => write!(f, "the connection was lost: {m}"),
+            Self::CallTimedOut => f.write_str("the call's deadline passed, so its session was ended"),
+            Self::Closed => f.write_str("the session was closed"),
+        }
+    }
+}
+
+/// The end of a session: why and when.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) cause: EndCause,
+    pub(crate) at: Moment,
+}
+
+/// A live session as the connector sees it.
+pub(crate) struct Member {
+    pub(crate) id: u64,
+    pub(crate) host: HostId,
+    pub(crate) candidate: Candidate,
+    /// The host's generation when the session was born (or when a ping proved it good since).
+    generation: AtomicU64,
+    pub(crate) tap: Arc<TapState>,
+    /// The caller said that what it does here only reads.
+    declared_read_only: AtomicBool,
+    end: OnceLock<End>,
+    cut: Notify,
+}
+
+impl Member {
+    pub(crate) fn new(id: u64, host: HostId, candidate: Candidate, generation: u64, tap: Arc<TapState>) -> Self {
+        Self {
+            id,
+            host,
+            candidate,
+            generation: AtomicU64::new(generation),
+            tap,
+            declared_read_only: AtomicBool::new(false),
+            end: OnceLock::new(),
+            cut: Notify::new(),
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn declare_read_only(&self, yes: bool) {
+        self.declared_read_only.store(yes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn declared_read_only(&self) -> bool {
+        self.declared_read_only.load(Ordering::Relaxed)
+    }
+
+    /// Ends the session: its socket closes without another byte, and calls on it return. The first cause stays.
+    pub(crate) fn end(&self, cause: EndCause) {
+        // The cause is there before anyone can see the end.
+        let _ = self.end.set(End { cause, at: clock::now() });
+        self.cut.notify_one();
+    }
+
+    /// The end, once it has come.
+    pub(crate) fn ended(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    /// Resolves when [`Self::end`] was called. For the driver task alone.
+    pub(crate) async fn cut(&self) {
+        self.cut.notified().await;
+    }
+}

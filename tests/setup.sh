@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs what the tests need and this machine lacks. Only root can; otherwise the tests that miss something say so
+# and count as skipped.
+set -euo pipefail
+
+need=()
+[ -n "$(ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null)" ] || need+=(postgresql)
+[ -e /usr/lib/x86_64-linux-gnu/libpq.so.5 ] || need+=(libpq5)
+[ -x /usr/sbin/pgbouncer ] || need+=(pgbouncer)
+command -v openssl >/dev/null || need+=(openssl)
+[ ${#need[@]} -gt 0 ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "tests/setup.sh: not installed: ${need[*]} (needs root and apt); the tests that use them are skipped" >&2
+  exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# PgBouncer's package starts a service; the tests start their own.
+printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
+trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
