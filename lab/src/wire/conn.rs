@@ -12,7 +12,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::auth::{Exchange, Next};
-use super::message::{Message, encode_all};
+use super::message::{Message, big_error, encode_all};
 use super::own;
 use super::record::{End, Frame, Received, Seen, TlsSeen, typed, untyped};
 use super::script::{Answers, Login, Script, Step};
@@ -110,6 +110,12 @@ impl Conn {
         match step {
             Step::Startup => self.startup().await,
             Step::Send(messages) => self.send(messages).await,
+            Step::Repeat(n, messages) => {
+                for _ in 0..*n {
+                    self.send(messages).await?;
+                }
+                Ok(())
+            }
             Step::Drip(messages, pause) => self.drip(messages, *pause).await,
             Step::Sleep(for_) => self.wait(*for_, true).await,
             Step::Silence(for_) => self.wait(*for_, false).await,
@@ -219,7 +225,23 @@ impl Conn {
 
     async fn send(&mut self, messages: &[Message]) -> Result<(), End> {
         messages.iter().for_each(|m| self.backend.facts.note(m));
+        if let [Message::ErrorBig(n)] = messages {
+            return self.send_big(*n).await;
+        }
         self.write(&encode_all(messages)).await
+    }
+
+    /// In pieces, so that a test that watches the process's memory sees the client's share alone.
+    async fn send_big(&mut self, mut n: usize) -> Result<(), End> {
+        let (head, tail) = big_error(n);
+        self.write(&head).await?;
+        let piece = [b'x'; 1 << 14];
+        while n > 0 {
+            let some = n.min(piece.len());
+            self.write(&piece[..some]).await?;
+            n -= some;
+        }
+        self.write(&tail).await
     }
 
     async fn drip(&mut self, messages: &[Message], pause: Duration) -> Result<(), End> {

@@ -131,9 +131,24 @@ impl Message {
                 options.iter().for_each(|o| text(b, o));
             }),
             Self::Raw(bytes) => out.put_slice(bytes),
-            Self::ErrorBig(n) => report(out, b'E', "FATAL", "XX000", &"x".repeat(*n), None),
+            Self::ErrorBig(n) => {
+                let (head, tail) = big_error(*n);
+                out.put_slice(&head);
+                out.put_bytes(b'x', *n);
+                out.put_slice(&tail);
+            }
         }
     }
+}
+
+/// What stands before and behind the text of an error whose text has `n` bytes.
+pub(super) fn big_error(n: usize) -> (BytesMut, BytesMut) {
+    let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
+    report(&mut head, b'E', "FATAL", "XX000", "", None);
+    tail.put_slice(&head.split_off(head.len() - 2)); // the end of the text and of the fields
+    let length = i32::try_from(head.len() - 1 + n + tail.len()).unwrap_or(i32::MAX);
+    head[1..5].copy_from_slice(&length.to_be_bytes());
+    (head, tail)
 }
 
 /// The messages of a list, encoded one behind the other.

@@ -75,6 +75,8 @@ pub enum Step {
     Startup,
     /// `["send", [message, …]]`.
     Send(Vec<Message>),
+    /// `["repeat", n, [message, …]]`: the messages n times over.
+    Repeat(u32, Vec<Message>),
     /// `["drip", [message, …], seconds]`: byte by byte, with that pause between two.
     Drip(Vec<Message>, Duration),
     /// `["sleep", seconds]`: answers only what is ours.
@@ -155,6 +157,10 @@ impl Step {
         Ok(match name {
             "startup" => Self::Startup,
             "send" => Self::Send(messages(1)?),
+            "repeat" => {
+                let n = items.get(1).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+                Self::Repeat(n.ok_or_else(bad)?, messages(2)?)
+            }
             "drip" => Self::Drip(messages(1)?, seconds(2)?),
             "sleep" => Self::Sleep(seconds(1)?),
             "silence" => Self::Silence(seconds(1)?),

@@ -21,6 +21,8 @@ pub enum Own {
     Sensible,
     /// Like any other query: one row "1".
     OneRow,
+    /// With an ERROR (42501), as where the login lacks the privilege.
+    Refused,
 }
 
 /// What one statement is answered with.
@@ -99,12 +101,7 @@ impl Backend {
 
     fn simple(&mut self, text: &str, answers: &Answers, out: &mut BytesMut) {
         if let Some(messages) = given(text, answers) {
-            for m in messages {
-                if let Message::Ready(status) = m {
-                    self.status = *status;
-                }
-                m.encode(out);
-            }
+            self.encode_given(messages, out);
             return;
         }
         for statement in own::statements(text) {
@@ -119,19 +116,30 @@ impl Backend {
                 }
                 Reply::Given(messages) => {
                     let whole = messages.iter().any(|m| matches!(m, Message::Ready(_)));
-                    for m in &messages {
-                        if let Message::Ready(status) = m {
-                            self.status = *status;
-                        }
-                        m.encode(out);
-                    }
+                    let failed = messages.iter().any(|m| matches!(m, Message::Error { .. }));
+                    self.encode_given(&messages, out);
                     if whole {
                         return;
+                    }
+                    if failed {
+                        // What stands behind a failed statement isn't run.
+                        break;
                     }
                 }
             }
         }
         self.ready(out);
+    }
+
+    fn encode_given(&mut self, messages: &[Message], out: &mut BytesMut) {
+        for m in messages {
+            match m {
+                Message::Ready(status) => self.status = *status,
+                Message::Error { .. } if self.status == b'T' => self.status = b'E',
+                _ => {}
+            }
+            m.encode(out);
+        }
     }
 
     fn bind(&self, body: &mut bytes::Bytes) -> Option<(String, String, bool)> {
@@ -278,6 +286,14 @@ impl Backend {
         }
         if matches!(own::verb(text).as_str(), "SET" | "RESET") {
             return Reply::Tag("SET".to_owned());
+        }
+        if self.own == Own::Refused && !told {
+            let text = "permission denied".to_owned();
+            return Reply::Given(vec![Message::Error {
+                severity: "ERROR".into(),
+                code: "42501".into(),
+                text,
+            }]);
         }
         if told || (self.own == Own::Sensible && facts.known()) {
             let (row, values) = facts.evaluate(text);
