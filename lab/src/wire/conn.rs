@@ -235,7 +235,7 @@ impl Conn {
     async fn send_big(&mut self, mut n: usize) -> Result<(), End> {
         let (head, tail) = big_error(n);
         self.write(&head).await?;
-        let piece = [b'x'; 1 << 14];
+        let piece = vec![b'x'; 1 << 14];
         while n > 0 {
             let some = n.min(piece.len());
             self.write(&piece[..some]).await?;
