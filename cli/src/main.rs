@@ -1,3 +1,64 @@
-//! The pgfollow command.
+//! The pgfollow command. One file per subcommand; this one only reads the arguments and hands over.
 
-fn main() {}
+mod config;
+mod connect;
+mod drill;
+mod lab;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exit codes that more than one command uses.
+mod exit {
+    /// Wrong usage, or a connection string that can't be used.
+    pub(crate) const USAGE: u8 = 2;
+    /// No session could be had, or no host is writable.
+    pub(crate) const NO_SESSION: u8 = 3;
+}
+
+#[derive(Parser)]
+#[command(name = "pgfollow", version, about = "Follow the PostgreSQL primary through a failover")]
+#[command(before_help = "Example:\n  pgfollow config 'postgresql://app@db-a,db-b,db-c/orders'")]
+#[command(
+    after_help = "Exit codes:\n  0  done\n  2  wrong usage, or a connection string that can't be used\n  3  no session, or no writable host\n\
+                        Data goes to standard output, everything else to standard error. RUST_LOG sets the log level."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Config(config::Args),
+    Connect(connect::Args),
+    Drill(drill::Args),
+    #[command(hide = true)]
+    DrillClient(drill::client::Args),
+    Lab(lab::LabArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    output::start_log();
+    match cli.command {
+        Command::Config(args) => config::run(&args),
+        Command::Connect(args) => wait(connect::run(&args)),
+        Command::Drill(args) => wait(drill::run(&args)),
+        Command::DrillClient(args) => wait(drill::client::run(&args)),
+        Command::Lab(args) => wait(lab::run(args)),
+    }
+}
+
+/// Runs a command that waits for servers.
+fn wait(command: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(command),
+        Err(e) => {
+            output::complain(&format!("no runtime: {e}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -7,6 +7,8 @@ mod build;
 mod builder;
 mod effective;
 mod hosts;
+mod reader;
+mod security;
 mod table;
 mod values;
 

@@ -68,6 +68,11 @@ pub fn parse(text: &str) -> Result<Vec<(&'static str, String)>, Error> {
     let mut pairs = Pairs { list: Vec::new(), last: None };
     match uri::strip_scheme(text) {
         Some(rest) => uri::parse(rest, &mut pairs)?,
+        None if text.split(['=', ' ', '\'']).next().is_some_and(|head| head.contains("://")) => {
+            return Err(invalid(
+                "the string is a URI of an unknown scheme: write postgresql:// or postgres://",
+            ));
+        }
         None => keyword_value::parse(text, &mut pairs)?,
     }
     Ok(pairs.list)
@@ -89,16 +94,18 @@ impl Pairs {
         };
         let Some(row) = find(keyword) else {
             let place = if at == 0 { String::new() } else { format!(" at byte {at}") };
-            let hint = if self.last_is_secret() {
-                " (if it belongs to the password before it: quote the password, or percent-encode it in a URI)"
-            } else {
-                ""
-            };
-            return Err(invalid(format!(
-                "unknown keyword {}{place}: the nearest known one is {:?}{hint}",
-                shown_keyword(keyword, self.last_is_secret()),
-                nearest(keyword).0,
-            )));
+            return Err(invalid(match shown_keyword(keyword, self.last_is_secret()) {
+                Some(shown) => {
+                    format!(
+                        "unknown keyword {shown}{place}: the nearest known one is {:?}",
+                        nearest(keyword).0
+                    )
+                }
+                None => format!(
+                    "unknown keyword{place}, not shown because it may be a piece of a password: quote a value with \
+                     blanks ('…'), or percent-encode it in a URI (& is %26)"
+                ),
+            }));
         };
         self.last = Some(row.name);
         match self.list.iter_mut().find(|p| p.0 == row.name) {
@@ -117,13 +124,13 @@ impl Pairs {
     }
 }
 
-/// A wrong keyword for a message: shown only where it is surely no piece of a password.
-fn shown_keyword(keyword: &str, behind_secret: bool) -> String {
+/// A wrong keyword for a message; `None` where it could be a piece of a password.
+fn shown_keyword(keyword: &str, behind_secret: bool) -> Option<String> {
     let word = keyword.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && keyword.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
         && keyword.len() <= 40;
     let near = keyword.len() >= 4 && nearest(keyword).1 <= 2;
-    if word && (near || !behind_secret) { format!("{keyword:?}") } else { "(not shown)".to_owned() }
+    (word && (near || !behind_secret)).then(|| format!("{keyword:?}"))
 }
 
 struct Setting {

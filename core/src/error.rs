@@ -201,6 +201,13 @@ impl SqlState {
     }
 }
 
+impl Default for SqlState {
+    /// Class XX, "internal error": what a server that gave no SQLSTATE is taken to have meant.
+    fn default() -> Self {
+        Self(*b"XX000")
+    }
+}
+
 impl fmt::Display for SqlState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

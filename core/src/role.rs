@@ -4,34 +4,10 @@
 //! with the set-up, one round trip) and the monitor of its probe sessions. An answer that makes no sense means
 //! *unknown*, never a failure.
 
-use serde::{Deserialize, Serialize};
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use crate::decide::accept::Question;
-
-/// A host's truth at one instant. What the login may not read, or the server doesn't have, is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TermRow {
-    /// `pg_is_in_recovery()`.
-    pub in_recovery: Option<bool>,
-    /// `default_transaction_read_only` of this session. A probe session sets none of its own, so there it is the
-    /// server's (or the login's).
-    pub read_only: Option<bool>,
-    /// The current timeline of a primary, from the name of the WAL file being written: right 2 ms after promotion
-    /// at the latest (`pg_control_checkpoint()` lags by minutes). `None` in recovery.
-    pub timeline: Option<u32>,
-    /// `pg_control_system().system_identifier`.
-    pub system_identifier: Option<u64>,
-    /// `pg_postmaster_start_time()` in microseconds since 1970.
-    pub start_time: Option<i64>,
-    /// `pg_last_wal_replay_lsn()`: on a fresh primary the switch LSN of its timeline.
-    pub replay_lsn: Option<u64>,
-    /// `max_connections`.
-    pub max_connections: Option<u32>,
-    /// Sessions with the application name of our monitors.
-    pub own_sessions: Option<u32>,
-}
+use crate::decide::topology::TermRow;
 
 /// The application name of every monitor session.
 pub(crate) const MONITOR_NAME: &str = "pgfollow monitor";
@@ -77,31 +53,35 @@ impl Readable {
                  ELSE substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8) END",
             ),
             part(self.system, "(SELECT system_identifier FROM pg_catalog.pg_control_system())"),
-            part(self.start, "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8"),
+            part(
+                self.start,
+                "(extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8",
+            ),
             part(self.replay, "pg_catalog.pg_last_wal_replay_lsn()"),
             "current_setting('max_connections')".to_owned(),
-            format!("(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = '{MONITOR_NAME}')"),
+            format!(
+                "(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = '{MONITOR_NAME}')"
+            ),
         ]
         .join(", ")
     }
 }
 
-impl TermRow {
-    /// Reads the answer to [`Readable::term_query`]; columns that make no sense are unknown.
-    pub(crate) fn from_answer(messages: &[SimpleQueryMessage]) -> Self {
-        let Some(row) = first_row(messages).filter(|r| r.len() == 8) else { return Self::default() };
-        let text = |i: usize| row.try_get(i).ok().flatten();
-        Self {
-            in_recovery: text(0).and_then(boolean),
-            read_only: text(1).and_then(boolean),
-            timeline: text(2).and_then(|t| u32::from_str_radix(t, 16).ok()),
-            system_identifier: text(3).and_then(|t| t.parse().ok()),
-            start_time: text(4).and_then(|t| t.parse().ok()),
-            replay_lsn: text(5).and_then(lsn),
-            max_connections: text(6).and_then(|t| t.parse().ok()),
-            own_sessions: text(7).and_then(|t| t.parse().ok()),
-        }
-    }
+/// Reads the answer to [`Readable::term_query`]. Columns that make no sense are unknown; without a role the whole
+/// row is.
+pub(crate) fn term_row(messages: &[SimpleQueryMessage]) -> Option<TermRow> {
+    let row = first_row(messages).filter(|r| r.len() == 8)?;
+    let text = |i: usize| row.try_get(i).ok().flatten();
+    Some(TermRow {
+        in_recovery: text(0).and_then(boolean)?,
+        read_only: text(1).and_then(boolean)?,
+        timeline: text(2).and_then(|t| u32::from_str_radix(t, 16).ok()),
+        system_identifier: text(3).and_then(|t| t.parse().ok()),
+        start_time: text(4).and_then(|t| t.parse().ok()),
+        replay_lsn: text(5).and_then(lsn),
+        max_connections: text(6).and_then(|t| t.parse().ok()),
+        own_sessions: text(7).and_then(|t| t.parse().ok()),
+    })
 }
 
 /// The statement for a question that [`crate::decide::accept`] needs answered (libpq's own, `fe-connect.c`).
@@ -125,7 +105,9 @@ pub(crate) fn setup_sql(direct: bool) -> Option<String> {
         return None;
     }
     let set = |name: &str, value: &str| {
-        format!("SELECT pg_catalog.set_config('{name}', '{value}', false) WHERE current_setting('{name}', true) IS NOT NULL")
+        format!(
+            "SELECT pg_catalog.set_config('{name}', '{value}', false) WHERE current_setting('{name}', true) IS NOT NULL"
+        )
     };
     Some(
         [
@@ -140,7 +122,7 @@ pub(crate) fn setup_sql(direct: bool) -> Option<String> {
     )
 }
 
-fn first_row(messages: &[SimpleQueryMessage]) -> Option<&tokio_postgres::SimpleQueryRow> {
+fn first_row(messages: &[SimpleQueryMessage]) -> Option<&SimpleQueryRow> {
     messages.iter().find_map(|m| match m {
         SimpleQueryMessage::Row(r) => Some(r),
         _ => None,
@@ -167,7 +149,9 @@ mod tests {
     #[test]
     fn a_forbidden_function_does_not_stand_in_the_statement() {
         let sql = Readable::NOTHING.term_query();
-        for f in ["pg_walfile_name", "pg_control_system", "pg_postmaster_start_time", "pg_last_wal_replay_lsn"] {
+        for f in
+            ["pg_walfile_name", "pg_control_system", "pg_postmaster_start_time", "pg_last_wal_replay_lsn"]
+        {
             assert!(!sql.contains(f), "{f} in {sql}");
             assert!(Readable::ALL.term_query().contains(f));
         }
@@ -179,6 +163,6 @@ mod tests {
         assert_eq!(lsn("0/3000060"), Some(0x0300_0060));
         assert_eq!(lsn("1/0"), Some(1 << 32));
         assert_eq!(lsn("junk"), None);
-        assert_eq!(TermRow::from_answer(&[]), TermRow::default());
+        assert_eq!(term_row(&[]), None);
     }
 }

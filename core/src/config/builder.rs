@@ -10,6 +10,7 @@ use crate::error::{Code, Error};
 /// ```
 /// use pgfollow::Config;
 /// let config = Config::builder()
+/// #   .environment(pgfollow::Environment::empty())
 ///     .conninfo("postgresql://app@db-a,db-b/orders")
 ///     .set("pool_max_conns", "20")
 ///     .tuning(|t| t.probe_misses = 2)

@@ -115,9 +115,13 @@ impl Config {
         for row in OPTIONS.iter().filter(|r| !r.own && !r.is_secret() && r.name != "service") {
             let value = match self.settings.get(row.name) {
                 // Written even if empty: an empty value keeps the tool's own environment out.
-                Some(given) => Some(given),
+                Some(value)
+                    if ALWAYS.contains(&row.name) || self.settings.origin(row.name) != Origin::Default =>
+                {
+                    Some(value)
+                }
                 None if ALWAYS.contains(&row.name) => row.default,
-                None => None,
+                _ => None,
             };
             if let Some(value) = value {
                 out.push(format!("{}={}", row.name, quote(value)));

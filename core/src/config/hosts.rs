@@ -1,6 +1,6 @@
 //! The candidates: `host`, `hostaddr` and `port` matched with each other, by libpq's rules (`pqConnectOptions2`).
 
-use super::build::Values;
+use super::reader::Values;
 use super::values::integer;
 use crate::conninfo::failed;
 use crate::error::{Code, Error};

@@ -318,9 +318,9 @@ pub static OPTIONS: &[OptionRow] = &[
     libpq(
         "target_session_attrs",
         Some("PGTARGETSESSIONATTRS"),
-        None,
+        Some("any"),
         "any, read-write, read-only, primary, standby, prefer-standby",
-        "Which role is wanted. Not given: any; pools over several hosts take read-write and say so.",
+        "Which role is wanted. Where it isn't given, pools over several hosts take read-write and say so.",
     ),
     libpq(
         "load_balance_hosts",

@@ -99,14 +99,11 @@ fn section(text: &str, service: &str, path: &Path, settings: &mut Settings) -> R
         match find(name) {
             Some(row) => settings.add_below(row.name, value, Origin::ServiceFile),
             None => {
-                return problem(
-                    Code::InvalidConninfo,
-                    format!(
-                        "unknown keyword {}: the nearest is {:?}",
-                        shown_keyword(name, false),
-                        nearest(name).0
-                    ),
-                );
+                let which = shown_keyword(name.trim_end(), false).unwrap_or_default();
+                let near = nearest(name).0;
+                let message =
+                    format!("unknown keyword {which}: the nearest is {near:?} (no blank before the \"=\")");
+                return problem(Code::InvalidConninfo, message);
             }
         }
     }

@@ -99,7 +99,7 @@ fn parameters(mut text: &str, pairs: &mut Pairs) -> Result<(), Error> {
         };
         let name = decode(name, "the name of a parameter")?;
         if value.contains('=') {
-            let which = super::shown_keyword(&name, pairs.last_is_secret());
+            let which = super::shown_keyword(&name, pairs.last_is_secret()).unwrap_or_default();
             return Err(invalid(format!(
                 "the URI's parameter {which} has two \"=\": write one inside a value as %3D"
             )));

@@ -1,1 +1,7 @@
 //! The decisions: state + input + now → actions. No I/O, no clock, no async; randomness is seeded and passed in.
+
+pub mod accept;
+pub mod attempt;
+pub mod names;
+pub mod topology;
+pub mod walk;

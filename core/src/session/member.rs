@@ -32,7 +32,14 @@ pub enum EndCause {
         message: String,
     },
     /// The connection failed: reset, end of file, timed out.
-    Lost(String),
+    Lost {
+        /// The transport's words.
+        message: String,
+        /// RST.
+        reset: bool,
+        /// ETIMEDOUT: keepalives or TCP_USER_TIMEOUT.
+        timed_out: bool,
+    },
     /// The caller's own deadline for a call passed ([`crate::Session::within`]).
     CallTimedOut,
     /// Closed by its owner.
@@ -43,8 +50,10 @@ impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verdict { reason, .. } => f.write_str(reason),
-            Self::Server { sqlstate, message } => write!(f, "the server ended the session: {message} ({sqlstate})"),
-            Self::Lost(m) => write!(f, "the connection was lost: {m}"),
+            Self::Server { sqlstate, message } => {
+                write!(f, "the server ended the session: {message} ({sqlstate})")
+            }
+            Self::Lost { message, .. } => write!(f, "the connection was lost: {message}"),
             Self::CallTimedOut => f.write_str("the call's deadline passed, so its session was ended"),
             Self::Closed => f.write_str("the session was closed"),
         }
@@ -68,19 +77,26 @@ pub(crate) struct Member {
     pub(crate) tap: Arc<TapState>,
     /// The caller said that what it does here only reads.
     declared_read_only: AtomicBool,
+    /// A sibling died: a ping must prove this session before it is lent again.
+    doubted: AtomicBool,
+    /// Not to be used for writes again.
+    retired: AtomicBool,
     end: OnceLock<End>,
     cut: Notify,
 }
 
 impl Member {
-    pub(crate) fn new(id: u64, host: HostId, candidate: Candidate, generation: u64, tap: Arc<TapState>) -> Self {
+    pub(crate) fn new(host: HostId, candidate: Candidate, generation: u64, tap: Arc<TapState>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
-            id,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             host,
             candidate,
             generation: AtomicU64::new(generation),
             tap,
             declared_read_only: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             end: OnceLock::new(),
             cut: Notify::new(),
         }
@@ -96,6 +112,22 @@ impl Member {
 
     pub(crate) fn declared_read_only(&self) -> bool {
         self.declared_read_only.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn doubt(&self) {
+        self.doubted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn doubted(&self) -> bool {
+        self.doubted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     /// Ends the session: its socket closes without another byte, and calls on it return. The first cause stays.

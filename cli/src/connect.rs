@@ -1,0 +1,101 @@
+//! `pgfollow connect`: one session by all the rules, and how it was come by.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use pgfollow::{Address, Attempt, Connector, Error, Session};
+use serde_json::{Value, json};
+
+use crate::{exit, output};
+
+/// Open one session by all the rules, print where it landed and every attempt, and close it
+#[derive(clap::Args)]
+#[command(before_help = "Example: pgfollow connect 'postgresql://app@db-a,db-b/orders?target_session_attrs=read-write'")]
+#[command(after_help = "Exit codes: 0 connected, 2 a string that can't be used, 3 no session (the error says why)")]
+pub(crate) struct Args {
+    /// A connection string (URI or keyword/value)
+    conninfo: String,
+    /// Wait that many seconds for a host that fits (default: one walk through the hosts)
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &Args) -> ExitCode {
+    let connector = match Connector::new(&args.conninfo) {
+        Ok(c) => c,
+        Err(e) => return output::unusable(&e),
+    };
+    let started = Instant::now();
+    let result = match args.wait {
+        Some(s) if s.is_finite() && s > 0.0 => connector.connect_within(Duration::from_secs_f64(s)).await,
+        Some(_) => {
+            output::complain("--wait takes a number of seconds above 0");
+            return ExitCode::from(exit::USAGE);
+        }
+        None => connector.connect().await,
+    };
+    let ms = started.elapsed().as_secs_f64() * 1e3;
+    match result {
+        Ok(s) => {
+            let text = if args.json { connected(&s, ms).to_string() } else { told(&s, ms) };
+            output::print(text)
+        }
+        Err(e) => {
+            let json = args.json.then(|| failed(&e).to_string());
+            output::complain(&e);
+            if let Some(json) = json {
+                output::print(json);
+            }
+            ExitCode::from(exit::NO_SESSION)
+        }
+    }
+}
+
+fn role(s: &Session) -> &'static str {
+    let r = s.role();
+    match (r.in_hot_standby, r.default_read_only) {
+        (Some(true), _) => "standby",
+        (Some(false), Some(true)) => "primary_read_only",
+        (Some(false), _) => "primary",
+        (None, _) => "unknown",
+    }
+}
+
+fn place(a: &Address) -> (String, Value) {
+    match a {
+        Address::Tcp(a) => (a.ip().to_string(), json!(a.port())),
+        Address::Unix(p) => (p.display().to_string(), Value::Null),
+    }
+}
+
+fn connected(s: &Session, ms: f64) -> Value {
+    let c = s.candidate();
+    let (hostaddr, port) = place(&c.address);
+    json!({
+        "ok": true, "host": *c.name, "hostaddr": hostaddr, "port": port, "role": role(s),
+        "timeline": s.term().and_then(|t| t.timeline), "attempts": s.attempts(), "ms": ms,
+    })
+}
+
+/// The error as `connect --json` and others print it.
+pub(crate) fn failed(e: &Error) -> Value {
+    json!({
+        "ok": false, "class": e.class(), "code": e.code(), "sqlstate": e.sqlstate(), "stage": e.stage(),
+        "message": e.message(), "attempts": e.attempts(),
+    })
+}
+
+fn told(s: &Session, ms: f64) -> String {
+    let timeline = s.term().and_then(|t| t.timeline).map_or("unknown".to_owned(), |t| t.to_string());
+    let tls = if s.is_encrypted() { "TLS" } else { "no TLS" };
+    let attempts: Vec<String> = s.attempts().iter().map(|a: &Attempt| format!("  {a}")).collect();
+    format!(
+        "Connected to {} in {ms:.1} ms: {}, timeline {timeline}, {tls}\n{}",
+        s.candidate(),
+        role(s),
+        attempts.join("\n")
+    )
+}

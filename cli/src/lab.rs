@@ -1,0 +1,228 @@
+//! `pgfollow lab`: a cluster for other programs, driven by lines of text.
+//!
+//! The cluster and its commands are `pgfollow_lab`'s; here are the arguments, standard input and output, signals
+//! and the exit code.
+
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, Control, LabError, netns};
+use serde_json::Value;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// How long a program under --exec may take to end after a signal.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Start a real PostgreSQL cluster and break it on command
+///
+/// Prints where it is, then reads commands from standard input, one a line, one reply a line:
+/// stop NODE [fast|immediate|smart], kill, freeze, thaw, demote, undemote, promote, restart, start NODE,
+/// status [NODE]. A node is n1, n2, … or `primary`. End of input or Ctrl-C ends it all and leaves nothing behind.
+#[derive(clap::Args)]
+#[command(before_help = "Example: pgfollow lab --nodes 3 --json")]
+pub(crate) struct LabArgs {
+    /// How many nodes: one primary, the others standbys
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
+    /// Asynchronous replication (default: a commit waits for the first standby)
+    #[arg(long = "async")]
+    asynchronous: bool,
+    /// Major version of the servers, such as 15 or 18 (18 is fetched if missing)
+    #[arg(long, value_name = "MAJOR")]
+    pg_version: Option<u32>,
+    /// Folder of the server binaries
+    #[arg(long, value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    /// Run a program with the cluster in a private network namespace, and end with its exit code. It finds the
+    /// description in PGFOLLOW_LAB (JSON), the string in PGFOLLOW_LAB_CONNINFO, and in PGFOLLOW_LAB_CONTROL a
+    /// Unix socket for the commands, `cut NODE` and `heal` among them. Port 53 and resolv.conf are its own.
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
+    exec: Vec<OsString>,
+}
+
+/// Runs the command. The exit code: 0, that of --exec's program, 1 if the lab failed, 128 + signal.
+pub(crate) async fn run(args: LabArgs) -> ExitCode {
+    match try_run(args).await {
+        Ok(code) => code,
+        Err(e) => {
+            anstream::eprintln!("pgfollow lab: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+async fn try_run(args: LabArgs) -> Result<ExitCode, LabError> {
+    // Before the namespace: inside there is no network to fetch anything from.
+    let wanted = BinaryOptions { pg_bin: args.pg_bin.clone(), major: args.pg_version };
+    let binaries = Binaries::find(&wanted, &mut |line| anstream::eprintln!("{line}"))?;
+    if !args.exec.is_empty() {
+        if !netns::is_rerun() {
+            return netns::rerun(std::env::args_os().skip(1).collect()).await.map(code_of);
+        }
+        netns::set_up()?;
+    }
+    let mut signals = Signals::listen()?;
+    let mut options = ClusterOptions::new(binaries);
+    options.nodes = usize::from(args.nodes);
+    options.sync = !args.asynchronous;
+    let cluster = tokio::select! {
+        started = Cluster::start(options) => Arc::new(started?),
+        signal = signals.next() => return Ok(after_signal(signal)),
+    };
+    let control = Control::new(Arc::clone(&cluster));
+    if args.exec.is_empty() {
+        tokio::select! {
+            done = converse(&control, args.json) => done.map(|()| ExitCode::SUCCESS),
+            signal = signals.next() => Ok(after_signal(signal)),
+        }
+    } else {
+        let socket = cluster.folder().join("control.sock");
+        tokio::select! {
+            failed = control.serve(&socket) => failed.map(|()| ExitCode::from(1)),
+            done = execute(&args.exec, &control, &socket, &mut signals) => done.map(code_of),
+        }
+    }
+    // The cluster is dropped here: processes, folder and socket go with it.
+}
+
+/// Describes the cluster, then answers standard input until it ends.
+async fn converse(control: &Control, json: bool) -> Result<(), LabError> {
+    let about = control.describe();
+    say(&if json { about.to_string() } else { describe_as_text(&about) })?;
+    let mut lines = stdin_lines();
+    while let Some(line) = lines.recv().await {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let reply = control.execute(&line).await;
+        say(&if json { reply.to_string() } else { reply_as_text(&reply) })?;
+    }
+    Ok(())
+}
+
+/// One line to standard output, at once: a program is waiting for it.
+fn say(line: &str) -> Result<(), LabError> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|e| LabError::State(format!("standard output: {e}")))
+}
+
+/// Lines of standard input from a thread of their own: tokio's reader would keep the program from ending
+/// while a read is under way.
+fn stdin_lines() -> mpsc::Receiver<String> {
+    let (tell, lines) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if tell.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+fn describe_as_text(about: &Value) -> String {
+    let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    let mut lines = vec![format!("PostgreSQL {}", text(&about["server_version"]))];
+    for n in about["nodes"].as_array().into_iter().flatten() {
+        lines.push(format!("{} {}:{}", text(&n["name"]), text(&n["host"]), n["port"]));
+    }
+    lines.push(text(&about["conninfo"]));
+    lines.join("\n")
+}
+
+fn reply_as_text(reply: &Value) -> String {
+    if reply["ok"] != Value::Bool(true) {
+        return format!("error: {}", reply["error"].as_str().unwrap_or_default());
+    }
+    let one = |n: &Value| {
+        let field = |k: &str| n[k].as_str().unwrap_or_default().to_owned();
+        let cut = if n["cut"] == Value::Bool(true) { ", cut off" } else { "" };
+        format!("{}: {} {}{cut}", field("node"), field("state"), field("role"))
+    };
+    match (reply["nodes"].as_array(), reply.get("node")) {
+        (Some(all), _) => all.iter().map(one).collect::<Vec<_>>().join("\n"),
+        (None, Some(_)) => format!("ok {}", one(reply)),
+        (None, None) => "ok".to_owned(),
+    }
+}
+
+/// Runs the program to its end. A signal to us is handed on to it; what doesn't heed it is killed.
+async fn execute(
+    program: &[OsString],
+    control: &Control,
+    socket: &std::path::Path,
+    signals: &mut Signals,
+) -> Result<ExitStatus, LabError> {
+    let about = control.describe();
+    let failed =
+        |e: std::io::Error| LabError::State(format!("running {}: {e}", program[0].to_string_lossy()));
+    let mut child = tokio::process::Command::new(&program[0])
+        .args(&program[1..])
+        .env("PGFOLLOW_LAB", about.to_string())
+        .env("PGFOLLOW_LAB_CONNINFO", about["conninfo"].as_str().unwrap_or_default())
+        .env("PGFOLLOW_LAB_CONTROL", socket)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let signal = tokio::select! {
+        ended = child.wait() => return ended.map_err(failed),
+        signal = signals.next() => signal,
+    };
+    if let Some(pid) = child.id().and_then(|p| i32::try_from(p).ok()) {
+        pgfollow_lab::send_signal(pid, signal).map_err(failed)?;
+    }
+    if let Ok(ended) = tokio::time::timeout(GRACE, child.wait()).await {
+        return ended.map_err(failed);
+    }
+    child.kill().await.map_err(failed)?;
+    child.wait().await.map_err(failed)
+}
+
+/// The signals that ask us to end.
+struct Signals {
+    int: Signal,
+    term: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, LabError> {
+        let hear = |kind| signal(kind).map_err(|e| LabError::State(format!("listening for signals: {e}")));
+        Ok(Self {
+            int: hear(SignalKind::interrupt())?,
+            term: hear(SignalKind::terminate())?,
+            hup: hear(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.int.recv() => libc::SIGINT,
+            _ = self.term.recv() => libc::SIGTERM,
+            _ = self.hup.recv() => libc::SIGHUP,
+        }
+    }
+}
+
+fn after_signal(signal: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        (None, Some(signal)) => after_signal(signal),
+        (None, None) => ExitCode::from(1),
+    }
+}

@@ -1,0 +1,239 @@
+//! One connect: asks [`crate::decide::attempt`] what to do next, does it, feeds the answers back.
+//!
+//! Decides nothing. Everything runs inside the caller's future, so dropping it closes every socket of the connect.
+//! [`crate::connector`] calls [`walk`], once for a plain `connect()` and again and again for one with a deadline.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::clock::{self, Deadline, Moment};
+use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
+use crate::decide::walk::TlsTry;
+use crate::error::{Attempt as Record, Class, Code, Error, Stage};
+use crate::failure::{Failed, Failure};
+use crate::host::Candidate;
+use crate::lookup::LookUp;
+use crate::monitor::Monitor;
+use crate::net::{BoxFuture, Family, ResolveError};
+use crate::open::{Opened, Opener, Progress, Purpose};
+
+/// What a connect works with.
+pub(crate) struct Tools<'a> {
+    pub(crate) opener: &'a Opener,
+    pub(crate) look_up: &'a LookUp,
+    pub(crate) monitor: &'a Arc<Monitor>,
+    pub(crate) purpose: Purpose,
+    pub(crate) seed: u64,
+}
+
+/// A session and how it was come by.
+pub(crate) struct Arrived {
+    pub(crate) opened: Opened,
+    /// Every attempt, the successful one last.
+    pub(crate) attempts: Vec<Record>,
+}
+
+enum Done {
+    Dial { dial: DialId, result: Box<Result<Opened, Failed>>, encrypted: bool },
+    Abandoned,
+    LookUp { spec: usize, family: Family, result: Result<Vec<std::net::IpAddr>, ResolveError> },
+}
+
+struct Dialling {
+    candidate: Candidate,
+    started: Moment,
+    progress: Arc<Progress>,
+    abort: AbortHandle,
+}
+
+/// Walks the host list once.
+pub(crate) async fn walk(
+    tools: &Tools<'_>,
+    options: attempt::Options,
+    hosts: &[crate::host::HostSpec],
+    deadline: Deadline,
+) -> Result<Arrived, Error> {
+    let mut rng = StdRng::seed_from_u64(tools.seed);
+    let mut machine = Attempt::new(hosts, options);
+    let mut work: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
+    let mut dialling: HashMap<DialId, Dialling> = HashMap::new();
+    let mut opened: HashMap<DialId, (Opened, Record)> = HashMap::new();
+
+    let mut actions = machine.start(clock::now(), &mut rng);
+    loop {
+        for action in actions {
+            match action {
+                Action::Resolve { spec, name } => {
+                    for family in [Family::V4, Family::V6] {
+                        let name = name.clone();
+                        work.push(Box::pin(async move {
+                            let result = tools.look_up.now(&name, family).await;
+                            Done::LookUp { spec, family, result }
+                        }));
+                    }
+                }
+                Action::Dial { dial, candidate, tls, deadline: until } => {
+                    let (d, future) = start(tools, dial, candidate, tls, Deadline::at(until).min(deadline));
+                    dialling.insert(dial, d);
+                    work.push(future);
+                }
+                Action::Abandon { dial } => {
+                    if let Some(d) = dialling.remove(&dial) {
+                        d.abort.abort();
+                    }
+                    // Dropping an open session's client says goodbye and closes.
+                    opened.remove(&dial);
+                }
+                Action::Finish(Finish::Winner { dial, second_choice }) => {
+                    let Some((mut winner, record)) = opened.remove(&dial) else {
+                        return Err(internal(machine.attempts()));
+                    };
+                    winner.second_choice = second_choice;
+                    let mut attempts = machine.attempts().to_vec();
+                    attempts.push(record);
+                    return Ok(Arrived { opened: winner, attempts });
+                }
+                Action::Finish(Finish::Failed { code, class }) => {
+                    return Err(whole(code, class, machine.attempts().to_vec()));
+                }
+            }
+        }
+        let timer = machine.poll_timeout();
+        let input = tokio::select! {
+            Some(done) = work.next(), if !work.is_empty() => {
+                match done {
+                    Done::Abandoned => { actions = Vec::new(); continue; }
+                    Done::LookUp { spec, family, result } => match result {
+                        Ok(addresses) => Input::Resolved { spec, family, addresses },
+                        Err(error) => {
+                            let name = hosts[spec].label();
+                            Input::ResolveFailed {
+                                spec, family, error,
+                                resolved_before: tools.look_up.known_before(&name),
+                                last_good: tools.look_up.last_good(&name, family),
+                            }
+                        }
+                    },
+                    Done::Dial { dial, result, encrypted } => {
+                        let Some(d) = dialling.remove(&dial) else { actions = Vec::new(); continue };
+                        match *result {
+                            Ok(session) => {
+                                let term = session.term.as_ref().and_then(|t| t.timeline).map_or(0, u64::from);
+                                let input = if session.second_choice {
+                                    Input::SecondChoice { dial }
+                                } else {
+                                    Input::Accepted { dial, term }
+                                };
+                                tools.monitor.opened(&session);
+                                let record = success(&d.candidate, clock::now() - d.started);
+                                opened.insert(dial, (session, record));
+                                input
+                            }
+                            Err(failed) => {
+                                let healthy_lately = tools.monitor.connect_failed(&d.candidate, &failed);
+                                Input::Failed { dial, failed, encrypted, healthy_lately }
+                            }
+                        }
+                    }
+                }
+            }
+            () = clock::sleep_until(timer) => Input::Timer,
+            () = clock::sleep_until(deadline.moment().unwrap_or(Moment::NEVER)) => {
+                return Err(out_of_time(machine.attempts().to_vec(), &dialling));
+            }
+        };
+        actions = machine.step(input, clock::now(), &mut rng);
+    }
+}
+
+fn start<'a>(
+    tools: &'a Tools<'_>,
+    dial: DialId,
+    candidate: Candidate,
+    tls: TlsTry,
+    until: Deadline,
+) -> (Dialling, BoxFuture<'a, Done>) {
+    let progress = Arc::new(Progress::new());
+    let (abort, registration) = AbortHandle::new_pair();
+    // The generation is read before the dial: what is learned of the host meanwhile makes the session an old one.
+    let place = tools.monitor.place(&candidate);
+    let (p, to) = (Arc::clone(&progress), candidate.clone());
+    let attempt = async move {
+        let result = match until.bound(tools.opener.open(&to, place, tls, tools.purpose, &p)).await {
+            Ok(result) => result,
+            Err(clock::Elapsed) => Err(Failed::new(p.stage(), Failure::TimedOut)),
+        };
+        Done::Dial { dial, result: Box::new(result), encrypted: p.encrypted() }
+    };
+    let future = async move { Abortable::new(attempt, registration).await.unwrap_or(Done::Abandoned) };
+    (Dialling { candidate, started: clock::now(), progress, abort }, Box::pin(future))
+}
+
+fn record(c: &Candidate, stage: Stage, took: Duration) -> Record {
+    let (hostaddr, port) = match &c.address {
+        crate::host::Address::Tcp(a) => (a.ip().to_string(), a.port().to_string()),
+        crate::host::Address::Unix(p) => (p.display().to_string(), String::new()),
+    };
+    Record {
+        host: c.name.to_string(),
+        hostaddr: Some(hostaddr),
+        port,
+        stage,
+        code: None,
+        sqlstate: None,
+        message: String::new(),
+        class: None,
+        next_host: true,
+        took,
+    }
+}
+
+fn success(c: &Candidate, took: Duration) -> Record {
+    Record { message: "connected".to_owned(), ..record(c, Stage::Role, took) }
+}
+
+fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>) -> Error {
+    let now = clock::now();
+    for d in under_way.values() {
+        attempts.push(Record {
+            code: Some(Code::DeadlinePassed),
+            class: Some(Class::Transient),
+            message: "still under way when the caller's deadline passed".to_owned(),
+            ..record(&d.candidate, d.progress.stage(), now - d.started)
+        });
+    }
+    Error::new(
+        Code::DeadlinePassed,
+        Class::Transient,
+        "no session could be had before the caller's deadline: try again later, or give it more time",
+    )
+    .with_attempts(attempts)
+}
+
+fn internal(attempts: &[Record]) -> Error {
+    Error::new(Code::Internal, Class::Transient, "the winning session is gone")
+        .with_attempts(attempts.to_vec())
+}
+
+/// The error of the whole connect: one sentence, then every attempt.
+fn whole(code: Code, class: Class, attempts: Vec<Record>) -> Error {
+    let last = attempts.last();
+    let message = match code {
+        Code::NoHostFits => "no host of the list could be used".to_owned(),
+        _ => last.map_or_else(|| "no host of the list could be used".to_owned(), |a| a.message.clone()),
+    };
+    let mut e = Error::new(code, class, message);
+    if let Some(a) = last {
+        e = e.at_stage(a.stage);
+        if let Some(s) = a.sqlstate {
+            e = e.with_sqlstate(s);
+        }
+    }
+    e.with_attempts(attempts)
+}

@@ -1,0 +1,368 @@
+//! The connector: what a service makes once and asks for sessions ever after.
+//!
+//! Owns the monitor, the names and the opener. Starts nothing until its first connect or topology call. Decides only
+//! when a connect is tried again: what a connect is, is [`crate::connect`]'s.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use crate::clock::{self, Deadline, Moment};
+use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
+use crate::connect::{self, Tools};
+use crate::decide::attempt::Options;
+use crate::decide::names::NameReport;
+use crate::decide::topology::{Input, Snapshot, State};
+use crate::dial::TcpDial;
+use crate::error::{Class, Code, Error, Stage};
+use crate::event::Event;
+use crate::host::{Address, HostId};
+use crate::lookup::LookUp;
+use crate::monitor::Monitor;
+use crate::net::{Dial, Resolve};
+use crate::open::{Opener, Purpose};
+use crate::resolve::Resolver;
+use crate::session::Session;
+
+/// First pause between two walks of a connect that waits.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// Longest pause between two walks: an answer of the topology ends any pause at once.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Whether a service should call itself ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// A primary is known and answers.
+    Ready,
+    /// None is, or not lately; the reason.
+    Degraded(String),
+}
+
+/// Finds the wanted host, and opens sessions there. Cheap to clone; all clones share one monitor.
+///
+/// ```no_run
+/// # async fn f() -> Result<(), pgfollow::Error> {
+/// let connector = pgfollow::Connector::new("postgresql://app@db-a,db-b,db-c/orders?target_session_attrs=read-write")?;
+/// let session = connector.connect_within(std::time::Duration::from_secs(30)).await?;
+/// session.execute("INSERT INTO orders DEFAULT VALUES", &[]).await.map_err(|e| session.why().diagnose(e))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Connector {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Arc<Config>,
+    opener: Arc<Opener>,
+    look_up: Arc<LookUp>,
+    monitor: Arc<Monitor>,
+    started: Once,
+    seed: AtomicU64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.monitor.close();
+    }
+}
+
+/// Makes a connector with parts of one's own.
+pub struct ConnectorBuilder {
+    config: ConfigBuilder,
+    resolver: Option<Arc<dyn Resolve>>,
+    dial: Option<Arc<dyn Dial>>,
+    seed: Option<u64>,
+}
+
+impl ConnectorBuilder {
+    /// Sets one option, as a connection string would.
+    #[must_use]
+    pub fn set(mut self, keyword: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config = self.config.set(keyword, value);
+        self
+    }
+
+    /// Changes the configuration's builder.
+    #[must_use]
+    pub fn config(mut self, change: impl FnOnce(ConfigBuilder) -> ConfigBuilder) -> Self {
+        self.config = change(self.config);
+        self
+    }
+
+    /// Looks names up in another way.
+    #[must_use]
+    pub fn resolver(mut self, resolver: Arc<dyn Resolve>) -> Self {
+        self.resolver = Some(resolver);
+        self
+    }
+
+    /// Dials in another way.
+    #[must_use]
+    pub fn dial(mut self, dial: Arc<dyn Dial>) -> Self {
+        self.dial = Some(dial);
+        self
+    }
+
+    /// Seeds everything that is left to chance (jitter, shuffles), for a run that can be repeated.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Makes the connector.
+    ///
+    /// # Errors
+    /// An option that can't be used, or a file that it names.
+    pub fn build(self) -> Result<Connector, Error> {
+        let config = Arc::new(self.config.build()?);
+        Connector::assemble(config, self.resolver, self.dial, self.seed)
+    }
+}
+
+impl Connector {
+    /// From a connection string (URI or keyword/value), with environment, service and password files.
+    ///
+    /// # Errors
+    /// [`Class::Permanent`], naming the option and the remedy.
+    pub fn new(conninfo: &str) -> Result<Self, Error> {
+        Self::builder(conninfo).build()
+    }
+
+    /// A builder over a connection string.
+    pub fn builder(conninfo: &str) -> ConnectorBuilder {
+        ConnectorBuilder {
+            config: Config::builder().conninfo(conninfo),
+            resolver: None,
+            dial: None,
+            seed: None,
+        }
+    }
+
+    /// From a configuration.
+    ///
+    /// # Errors
+    /// A file that an option names can't be used.
+    pub fn from_config(config: Config) -> Result<Self, Error> {
+        Self::assemble(Arc::new(config), None, None, None)
+    }
+
+    fn assemble(
+        config: Arc<Config>,
+        resolver: Option<Arc<dyn Resolve>>,
+        dial: Option<Arc<dyn Dial>>,
+        seed: Option<u64>,
+    ) -> Result<Self, Error> {
+        for warning in &config.warnings {
+            tracing::warn!(target: "pgfollow", "{warning}");
+        }
+        let seed = seed.unwrap_or_else(process_seed);
+        let resolver = resolver.unwrap_or_else(|| {
+            Arc::new(Resolver::new(
+                config.resolver,
+                config.dns_servers.clone(),
+                config.tuning.resolve_timeout,
+            ))
+        });
+        let opener = Opener::new(Arc::clone(&config), dial.unwrap_or_else(|| Arc::new(TcpDial)));
+        let opener = Arc::new(opener.map_err(|f| {
+            Error::new(Code::UnusableFile, Class::Permanent, f.to_string()).at_stage(Stage::Configure)
+        })?);
+        let look_up = Arc::new(LookUp::new(&config, resolver, seed));
+        let monitor = Monitor::new(Arc::clone(&config), Arc::clone(&opener), Arc::clone(&look_up), seed);
+        let inner =
+            Inner { config, opener, look_up, monitor, started: Once::new(), seed: AtomicU64::new(seed) };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    fn start(&self) {
+        self.inner.started.call_once(|| self.inner.monitor.start());
+    }
+
+    /// One walk through the hosts: a session on the first that fits, or the error with every attempt. Each address is
+    /// bounded by `connect_timeout`. With one host in the string the wanted role is libpq's `any` unless given.
+    ///
+    /// # Errors
+    /// Permanent where no other try can help; else transient. [`Error::attempts`] has every attempt.
+    pub async fn connect(&self) -> Result<Session, Error> {
+        self.start();
+        self.walk(self.attrs(), Deadline::NONE).await
+    }
+
+    /// Like [`Self::connect`], but waits for a host that fits: recovery, a promotion or a full server are waited out
+    /// until the time is over.
+    ///
+    /// # Errors
+    /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
+    pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
+        self.start();
+        let deadline = Deadline::after(patience);
+        let attrs = self.attrs();
+        self.inner.monitor.wanted(true);
+        let _done = Wanted(Arc::clone(&self.inner.monitor));
+        let mut changes = self.inner.monitor.changes();
+        let mut pause = PAUSE_FIRST;
+        loop {
+            changes.mark_unchanged();
+            let e = match self.walk(attrs, deadline).await {
+                Ok(s) => return Ok(s),
+                Err(e) => e,
+            };
+            let now = clock::now();
+            if e.class() != Class::Transient || deadline.passed(now) {
+                return Err(e);
+            }
+            // Until the time for another walk, only the news that a host fits is worth one.
+            let again = now + self.jittered(pause);
+            pause = pause.mul_f64(1.6).min(PAUSE_MAX);
+            loop {
+                let wait = Deadline::at(again).min(deadline);
+                if self.fits(attrs) || wait.bound(changes.changed()).await.is_err() {
+                    break;
+                }
+            }
+            if deadline.passed(clock::now()) {
+                return Err(e);
+            }
+        }
+    }
+
+    /// Whether the topology knows, freshly, a host of a role that only one host has.
+    fn fits(&self, attrs: SessionAttrs) -> bool {
+        matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary)
+            && self.inner.monitor.primary().is_some_and(|(_, fresh)| fresh)
+    }
+
+    async fn walk(&self, attrs: SessionAttrs, deadline: Deadline) -> Result<Session, Error> {
+        let Inner { config, opener, look_up, monitor, .. } = &*self.inner;
+        let writes = matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary);
+        let watching = config.monitor != MonitorMode::Off;
+        let tuning = &config.tuning;
+        let options = Options {
+            walk: config.host_walk,
+            sslmode: config.tls.sslmode,
+            attrs,
+            load_balance: config.load_balance_hosts,
+            connect_timeout: config.connect_timeout,
+            stagger: tuning.stagger,
+            stagger_min: tuning.stagger_min,
+            fastest_rtt: monitor.fastest_rtt(),
+            prefer: monitor.primary().filter(|(_, fresh)| writes && *fresh).map(|(c, _)| c),
+            first_write: (writes && watching && config.hosts.len() > 1 && !monitor.settled())
+                .then_some(tuning.first_write_wait),
+            local_dir: config.local_socket_dir.clone(),
+        };
+        let tools = Tools {
+            opener,
+            look_up,
+            monitor,
+            purpose: Purpose::Caller(attrs),
+            seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
+        };
+        let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
+        Ok(Session::new(arrived, Arc::clone(opener)))
+    }
+
+    fn attrs(&self) -> SessionAttrs {
+        self.inner.config.target_session_attrs.unwrap_or(SessionAttrs::Any)
+    }
+
+    fn jittered(&self, d: Duration) -> Duration {
+        use rand::{RngExt, SeedableRng};
+        let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
+        let share = self.inner.config.tuning.jitter;
+        d.mul_f64(rand::rngs::StdRng::seed_from_u64(seed).random_range(1.0 - share..=1.0 + share))
+    }
+
+    /// What is known of every host now.
+    pub fn topology(&self) -> Arc<Snapshot> {
+        self.start();
+        self.inner.monitor.snapshot()
+    }
+
+    /// What is known of every name: addresses, TTL, age.
+    pub fn names(&self) -> Vec<NameReport> {
+        self.inner.look_up.report()
+    }
+
+    /// Everything observable, from now on. A reader that falls 1,024 events behind is told how many it missed.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.inner.monitor.events()
+    }
+
+    /// Whether a service should call itself ready.
+    pub fn health(&self) -> Health {
+        self.start();
+        match self.inner.monitor.primary() {
+            Some((_, true)) => Health::Ready,
+            Some((c, false)) => Health::Degraded(format!("{c} was primary, but has not answered lately")),
+            None if self.inner.monitor.any(State::Unknown) => {
+                Health::Degraded("no host has answered yet".to_owned())
+            }
+            None => Health::Degraded("no host is known to be primary".to_owned()),
+        }
+    }
+
+    /// When the monitor's task last ran: it runs at least each second.
+    pub fn monitor_last_run(&self) -> Moment {
+        self.inner.monitor.last_run()
+    }
+
+    /// Says that a host of a lower timeline is the right primary: the operator gave up the newer one.
+    ///
+    /// # Errors
+    /// When no host of that name or address is known.
+    pub fn accept_term(&self, host: &str) -> Result<(), Error> {
+        self.start();
+        let snapshot = self.inner.monitor.snapshot();
+        let id: Option<HostId> =
+            snapshot.hosts.iter().find(|h| named(host, &h.name, &h.address)).map(|h| h.id);
+        let Some(host_id) = id else {
+            return Err(Error::new(
+                Code::InvalidOption,
+                Class::Permanent,
+                format!("accept_term({host:?}): no host of that name or address is known"),
+            ));
+        };
+        self.inner.monitor.feed(Input::AcceptTerm { host: host_id });
+        Ok(())
+    }
+}
+
+fn named(wanted: &str, name: &str, address: &Address) -> bool {
+    match address {
+        Address::Tcp(a) => wanted == name || wanted == a.to_string() || wanted == a.ip().to_string(),
+        Address::Unix(p) => wanted == name || p.to_str() == Some(wanted),
+    }
+}
+
+impl FromStr for Connector {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self, Error> {
+        Self::new(s)
+    }
+}
+
+/// A caller that waits for a session, until it is dropped.
+struct Wanted(Arc<Monitor>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.wanted(false);
+    }
+}
+
+/// Differs from process to process and from connector to connector, so that a fleet doesn't march in step.
+fn process_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,172 @@
+//! The connector's names: who is asked when, and what the answers were.
+//!
+//! The shell around [`crate::decide::names`] (the book) and a [`Resolve`] (the asking). Connects ask for themselves
+//! ([`LookUp::now`]); the monitor's task keeps the book fresh ([`LookUp::refresh`]).
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::clock::{self, Moment};
+use crate::config::Config;
+use crate::decide::names::{NameReport, Names};
+use crate::decide::topology::Input;
+use crate::host::{Address, Candidate, HostSpec, Port};
+use crate::lock;
+use crate::monitor::Monitor;
+use crate::net::{AnswerSource, Family, Resolve, ResolveError};
+use crate::resolve::literal;
+
+/// The names of one connector.
+pub(crate) struct LookUp {
+    resolver: Arc<dyn Resolve>,
+    book: Mutex<(Names, StdRng)>,
+    /// Every entry of the host list that has a name to look up: index, name, port.
+    named: Vec<(usize, String, u16)>,
+    /// The configured name servers are elsewhere, so an answer of theirs proves that our network works.
+    servers_elsewhere: bool,
+}
+
+impl LookUp {
+    pub(crate) fn new(config: &Config, resolver: Arc<dyn Resolve>, seed: u64) -> Self {
+        let named: Vec<_> = config.hosts.iter().enumerate().filter_map(|(i, h)| named(i, h)).collect();
+        let names = Names::new(named.iter().map(|(_, n, _)| n.clone()), clock::now());
+        let servers = &config.dns_servers;
+        Self {
+            resolver,
+            book: Mutex::new((names, StdRng::seed_from_u64(seed))),
+            named,
+            servers_elsewhere: !servers.is_empty() && servers.iter().all(|s| !s.ip().is_loopback()),
+        }
+    }
+
+    /// Looks a name up now and notes the answer.
+    pub(crate) async fn now(&self, name: &str, family: Family) -> Result<Vec<IpAddr>, ResolveError> {
+        let answer = self.resolver.resolve(name, family).await;
+        let now = clock::now();
+        let (names, _) = &mut *lock(&self.book);
+        match answer {
+            Ok(a) => {
+                let addresses = a.addresses.clone();
+                names.answered(name, family, a, now);
+                Ok(addresses)
+            }
+            Err(e) => {
+                names.failed(name, family, e.clone(), now);
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether this process has resolved the name before.
+    pub(crate) fn known_before(&self, name: &str) -> bool {
+        lock(&self.book).0.known_before(name)
+    }
+
+    /// The addresses that a name gave last, whatever it says now.
+    pub(crate) fn last_good(&self, name: &str, family: Family) -> Vec<IpAddr> {
+        let of = |a: &IpAddr| a.is_ipv4() == (family == Family::V4);
+        lock(&self.book).0.candidates(name).into_iter().map(|(a, _)| a).filter(of).collect()
+    }
+
+    /// A search for the primary began or ended.
+    pub(crate) fn search(&self, running: bool, now: Moment) {
+        let (names, rng) = &mut *lock(&self.book);
+        if running { names.search_started(now) } else { names.search_ended(now, rng) }
+    }
+
+    /// Asks what is due, in the background, and says when to come again.
+    pub(crate) fn refresh(self: &Arc<Self>, monitor: &Arc<Monitor>) -> Moment {
+        let now = clock::now();
+        let (due, next) = {
+            let (names, rng) = &mut *lock(&self.book);
+            if let Some((Candidate { address: Address::Tcp(a), .. }, true)) = monitor.primary() {
+                names.primary_is(a.ip(), now);
+            }
+            names.tidy(now);
+            let due = names.due(now, rng);
+            (due, names.next_due())
+        };
+        for question in due {
+            let (me, monitor) = (Arc::clone(self), Arc::clone(monitor));
+            tokio::spawn(async move {
+                let answer = me.resolver.resolve(&question.name, question.family).await;
+                let now = clock::now();
+                let by_dns = answer.as_ref().is_ok_and(|a| a.source == AnswerSource::Dns);
+                {
+                    let (names, _) = &mut *lock(&me.book);
+                    match answer {
+                        Ok(a) => names.answered(&question.name, question.family, a, now),
+                        Err(e) => names.failed(&question.name, question.family, e, now),
+                    }
+                }
+                if by_dns {
+                    monitor.feed(Input::NameServerAnswered { local: !me.servers_elsewhere });
+                }
+                me.tell(&question.name, &monitor);
+            });
+        }
+        next
+    }
+
+    /// Tells the monitor what a name's addresses are.
+    fn tell(&self, name: &str, monitor: &Arc<Monitor>) {
+        let addresses = lock(&self.book).0.candidates(name);
+        for (spec, n, port) in self.named.iter().filter(|(_, n, _)| n == name) {
+            for (ip, fresh) in &addresses {
+                let to = Candidate {
+                    spec: *spec,
+                    name: n.as_str().into(),
+                    address: Address::Tcp(SocketAddr::new(*ip, *port)),
+                };
+                if *fresh {
+                    monitor.known(&to);
+                } else {
+                    let (host, _) = monitor.place(&to);
+                    monitor.feed(Input::AddressGone { host });
+                }
+            }
+        }
+    }
+
+    /// What is known of each name.
+    pub(crate) fn report(&self) -> Vec<NameReport> {
+        lock(&self.book).0.report(clock::now())
+    }
+}
+
+fn named(spec: usize, host: &HostSpec) -> Option<(usize, String, u16)> {
+    match host {
+        HostSpec::Tcp { host: Some(h), hostaddr: None, port: Port::Number(p) }
+            if literal(h, *p).is_none() =>
+        {
+            Some((spec, h.clone(), *p))
+        }
+        _ => None,
+    }
+}
+
+/// The entries that need no look-up.
+pub(crate) fn fixed(config: &Config) -> Vec<Candidate> {
+    let each = config.hosts.iter().enumerate().filter_map(|(spec, host)| {
+        let (address, port) = match host {
+            HostSpec::Tcp { host, hostaddr, port: Port::Number(p) } => {
+                (Address::Tcp(literal(hostaddr.as_ref().or(host.as_ref())?, *p)?), *p)
+            }
+            HostSpec::Unix { dir, port: Port::Number(p) } => (Address::Unix(dir.clone()), *p),
+            HostSpec::DefaultLocal { port: Port::Number(p) } => {
+                (Address::Unix(config.local_socket_dir.clone()), *p)
+            }
+            _ => return None,
+        };
+        let address = match address {
+            // PostgreSQL's socket file (`pqcomm.h`, UNIXSOCK_PATH).
+            Address::Unix(dir) => Address::Unix(dir.join(format!(".s.PGSQL.{port}"))),
+            tcp @ Address::Tcp(_) => tcp,
+        };
+        Some(Candidate { spec, name: host.label().into(), address })
+    });
+    each.collect()
+}

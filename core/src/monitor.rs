@@ -1,0 +1,408 @@
+//! Watches every host, and carries out what [`crate::decide::topology`] decides.
+//!
+//! The shell around the state machine: facts come in through [`Monitor::feed`] from wherever they are seen (probe
+//! sessions, callers' sessions, connects), and its actions are carried out at once, in order, under the same lock;
+//! none of them waits. One task ([`watch`]) runs the timers, samples the sessions' taps and looks names up; it is
+//! restarted should it die, and its last run is visible.
+
+mod probes;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, broadcast, watch as version};
+
+use crate::clock::{self, Moment};
+use crate::config::{Config, MonitorMode};
+use crate::decide::topology::{
+    Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, RoleFacts, Snapshot, State,
+    Topology, TopologyOptions,
+};
+use crate::error::{Code, SqlState};
+use crate::event::{Event, EventKind};
+use crate::failure::Failed;
+use crate::host::{Address, Candidate, HostId};
+use crate::lock;
+use crate::lookup::{self, LookUp};
+use crate::open::{Opened, Opener};
+use crate::session::cancel;
+use crate::session::member::{EndCause, Member};
+use crate::tap::News;
+
+use probes::Probes;
+
+/// Events kept for readers that are slow; a reader that falls further behind is told how many it missed.
+const EVENTS: usize = 1_024;
+/// For this long after a host was healthy, 28000 is taken for a passing state: some managed services answer it while
+/// they restart.
+const HEALTHY_MEMORY: Duration = Duration::from_secs(60);
+
+/// The watcher of one connector.
+pub(crate) struct Monitor {
+    pub(crate) config: Arc<Config>,
+    pub(crate) opener: Arc<Opener>,
+    pub(crate) look_up: Arc<LookUp>,
+    topology: Mutex<Topology>,
+    places: Mutex<Places>,
+    members: Mutex<HashMap<u64, Arc<Member>>>,
+    probes: Mutex<Probes>,
+    snapshot: ArcSwap<Snapshot>,
+    version: version::Sender<u64>,
+    events: broadcast::Sender<Event>,
+    /// The watch task's timers may have changed.
+    wake: Arc<Notify>,
+    last_run: AtomicU64,
+    waiting: AtomicU64,
+}
+
+/// The numbers of addresses: the same for the same address and port for ever.
+#[derive(Default)]
+struct Places {
+    ids: HashMap<Address, HostId>,
+    candidates: Vec<Candidate>,
+    healthy: HashMap<HostId, Moment>,
+}
+
+impl Monitor {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        opener: Arc<Opener>,
+        look_up: Arc<LookUp>,
+        seed: u64,
+    ) -> Arc<Self> {
+        let topology = Topology::new(TopologyOptions::from_config(&config, seed));
+        let snapshot = ArcSwap::from_pointee(topology.snapshot(clock::now()));
+        let monitor = Arc::new(Self {
+            config,
+            opener,
+            look_up,
+            topology: Mutex::new(topology),
+            places: Mutex::default(),
+            members: Mutex::default(),
+            probes: Mutex::default(),
+            snapshot,
+            version: version::Sender::new(0),
+            events: broadcast::Sender::new(EVENTS),
+            wake: Arc::new(Notify::new()),
+            last_run: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+        });
+        monitor.opener.watched_by(Arc::downgrade(&monitor));
+        monitor
+    }
+
+    /// Starts the watch task (not with `monitor=off`). It ends when the last other owner of the monitor is gone.
+    pub(crate) fn start(self: &Arc<Self>) {
+        for c in lookup::fixed(&self.config) {
+            self.known(&c);
+        }
+        if self.config.monitor != MonitorMode::Off {
+            tokio::spawn(watch::supervise(Arc::downgrade(self)));
+        }
+    }
+
+    /// Takes one fact and carries out what follows from it.
+    pub(crate) fn feed(self: &Arc<Self>, input: Input) {
+        let mut topology = lock(&self.topology);
+        let now = clock::now();
+        let actions = topology.input(input, now);
+        self.carry_out(&topology, actions, now);
+        drop(topology);
+        self.wake.notify_one();
+    }
+
+    fn timer(self: &Arc<Self>) {
+        let mut topology = lock(&self.topology);
+        let now = clock::now();
+        if topology.next_timer() <= now {
+            let actions = topology.timer(now);
+            self.carry_out(&topology, actions, now);
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, topology: &Topology, actions: Vec<Action>, now: Moment) {
+        let watching = self.config.monitor != MonitorMode::Off;
+        for action in actions {
+            match action {
+                Action::Dial { host, connect_within, login_within } => {
+                    if watching && let Some(to) = self.candidate(host) {
+                        probes::dial(self, host, to, connect_within, login_within);
+                    }
+                }
+                Action::Probe { host } => probes::ask(self, host),
+                Action::CloseProbe { host } => lock(&self.probes).close(host),
+                Action::Clear { host, generation, cause, idle, in_flight } => {
+                    self.clear(host, generation, cause, idle, in_flight);
+                }
+                Action::PingIdle { host } => {
+                    for m in self.members_of(host) {
+                        m.doubt();
+                    }
+                }
+                Action::Retire { member } => {
+                    if let Some(m) = lock(&self.members).get(&member.0) {
+                        m.retire();
+                    }
+                }
+                Action::Search { running } => self.look_up.search(running, now),
+                Action::SuspectOurselves { .. } => {}
+                Action::Publish => {
+                    self.snapshot.store(Arc::new(topology.snapshot(now)));
+                    self.version.send_modify(|v| *v += 1);
+                }
+                Action::Event(event) => {
+                    tracing::debug!(target: "pgfollow", ?event, "topology");
+                    self.tell(EventKind::Topology(event), now);
+                }
+            }
+        }
+    }
+
+    /// Ends the members of a host that were born before `generation`, as far as the verdict permits.
+    fn clear(self: &Arc<Self>, host: HostId, generation: u64, cause: Cause, idle: bool, in_flight: InFlight) {
+        let verdict = self.verdict(host, cause);
+        for m in self.members_of(host).into_iter().filter(|m| m.generation() < generation) {
+            if !m.tap.busy() {
+                if idle {
+                    m.end(verdict.clone());
+                }
+                continue;
+            }
+            let harmless = m.tap.harmless(m.declared_read_only());
+            match in_flight {
+                InFlight::Close => m.end(verdict.clone()),
+                InFlight::CloseUnlessHarmless { grace } if harmless && !grace.is_zero() => {
+                    self.end_after(m, grace, verdict.clone());
+                }
+                InFlight::CloseUnlessHarmless { .. } => m.end(verdict.clone()),
+                InFlight::CloseHarmless if harmless => m.end(verdict.clone()),
+                InFlight::CloseHarmless | InFlight::Leave => {}
+            }
+        }
+    }
+
+    /// Gives a harmless request that long to finish; then it is cancelled and its session ended.
+    fn end_after(self: &Arc<Self>, member: Arc<Member>, grace: Duration, verdict: EndCause) {
+        let opener = Arc::clone(&self.opener);
+        tokio::spawn(async move {
+            let until = clock::now() + grace;
+            while member.tap.busy() && clock::now() < until && member.ended().is_none() {
+                clock::sleep_until(clock::now() + Duration::from_millis(5)).await;
+            }
+            if member.tap.busy()
+                && member.ended().is_none()
+                && member.tap.harmless(member.declared_read_only())
+            {
+                // What can't be cancelled is closed all the same.
+                let _ = cancel::send(&opener, &member).await;
+            }
+            member.end(verdict);
+        });
+    }
+
+    fn verdict(&self, host: HostId, cause: Cause) -> EndCause {
+        let name = |h: HostId| self.candidate(h).map_or_else(|| "another host".to_owned(), |c| c.to_string());
+        let this = name(host);
+        let (code, reason) = match cause {
+            Cause::Superseded { by, timeline } => (
+                Code::Superseded,
+                format!("host {this} was superseded: {} is primary on timeline {timeline}", name(by)),
+            ),
+            Cause::Succeeded { by } => {
+                (Code::Superseded, format!("host {this} was superseded: {} is primary now", name(by)))
+            }
+            Cause::TermAccepted { host: h } => {
+                (Code::Superseded, format!("host {this} was superseded: the operator accepted {}", name(h)))
+            }
+            Cause::Restarted => (Code::HostGone, format!("host {this} was restarted")),
+            Cause::Demoted => (Code::HostGone, format!("host {this} was demoted: it is in recovery now")),
+            Cause::Fenced => (Code::HostGone, format!("host {this} was fenced: it is read-only now")),
+            Cause::Silence => (Code::HostGone, format!("host {this} is silent")),
+            other => (Code::HostGone, format!("host {this} is not to be used any more ({other:?})")),
+        };
+        EndCause::Verdict { code, reason }
+    }
+
+    /// The number of a candidate's address and its generation now. Tells the topology of an address that is new.
+    pub(crate) fn place(self: &Arc<Self>, c: &Candidate) -> (HostId, u64) {
+        let (id, new) = self.intern(c);
+        if new {
+            self.known(c);
+        }
+        (id, self.generation(id))
+    }
+
+    fn intern(&self, c: &Candidate) -> (HostId, bool) {
+        let mut places = lock(&self.places);
+        if let Some(id) = places.ids.get(&c.address) {
+            return (*id, false);
+        }
+        let id = HostId(u32::try_from(places.candidates.len()).unwrap_or(u32::MAX));
+        places.ids.insert(c.address.clone(), id);
+        places.candidates.push(c.clone());
+        (id, true)
+    }
+
+    /// A candidate's name gives this address.
+    pub(crate) fn known(self: &Arc<Self>, c: &Candidate) {
+        let host = self.intern(c).0;
+        self.feed(Input::AddressKnown { host, spec: c.spec, address: c.address.clone() });
+    }
+
+    pub(crate) fn generation(&self, host: HostId) -> u64 {
+        lock(&self.topology).generation(host)
+    }
+
+    pub(crate) fn candidate(&self, host: HostId) -> Option<Candidate> {
+        lock(&self.places).candidates.get(usize::try_from(host.0).ok()?).cloned()
+    }
+
+    /// The host that takes writes, and whether that knowledge is fresh.
+    pub(crate) fn primary(&self) -> Option<(Candidate, bool)> {
+        let (id, fresh) = lock(&self.topology).primary(clock::now())?;
+        Some((self.candidate(id)?, fresh))
+    }
+
+    /// Whether the process has looked around once.
+    pub(crate) fn settled(&self) -> bool {
+        lock(&self.topology).settled(clock::now())
+    }
+
+    /// The quickest round trip to any host.
+    pub(crate) fn fastest_rtt(&self) -> Option<Duration> {
+        self.snapshot.load().hosts.iter().filter_map(|h| h.rtt_us).min().map(Duration::from_micros)
+    }
+
+    /// A caller's connect opened a session (whether or not it wins).
+    pub(crate) fn opened(self: &Arc<Self>, s: &Opened) {
+        lock(&self.places).healthy.insert(s.member.host, clock::now());
+        lock(&self.members).insert(s.member.id, Arc::clone(&s.member));
+        self.feed(Input::SessionOpened {
+            member: MemberId(s.member.id),
+            host: s.member.host,
+            facts: RoleFacts {
+                in_recovery: s.role.in_hot_standby,
+                read_only: s.role.default_read_only,
+                row: s.term,
+            },
+        });
+        // It may have ended between its login and its registration.
+        if s.member.ended().is_some() {
+            self.ended(&s.member);
+        }
+        self.wake.notify_one();
+    }
+
+    /// A caller's connect failed there. Says whether the host was healthy a short while ago.
+    pub(crate) fn connect_failed(self: &Arc<Self>, c: &Candidate, failed: &Failed) -> bool {
+        let (host, _) = self.place(c);
+        if let Some(kind) = ConnectKind::of(failed) {
+            self.feed(Input::ConnectFailed { host, kind });
+        } else if failed.stage == crate::error::Stage::Role {
+            self.feed(Input::Connected { host });
+        }
+        let now = clock::now();
+        lock(&self.places).healthy.get(&host).is_some_and(|t| now - *t < HEALTHY_MEMORY)
+    }
+
+    /// The driver of a session has ended.
+    pub(crate) fn ended(self: &Arc<Self>, m: &Arc<Member>) {
+        let cause = match m.ended().map(|e| &e.cause) {
+            Some(EndCause::Server { sqlstate, .. }) => Ended::Sqlstate(*sqlstate),
+            Some(EndCause::Lost { timed_out: true, .. }) => Ended::TimedOut,
+            Some(EndCause::Lost { reset: true, .. }) => Ended::Reset,
+            Some(EndCause::Lost { .. }) => Ended::Fin,
+            _ => Ended::Local,
+        };
+        if lock(&self.members).remove(&m.id).is_some() {
+            self.feed(Input::SessionEnded {
+                member: MemberId(m.id),
+                host: m.host,
+                generation: m.generation(),
+                cause,
+            });
+            self.tell(EventKind::session_ended(m), clock::now());
+        } else if lock(&self.probes).ended(m.host, m.id) {
+            self.feed(Input::ProbeFailed { host: m.host, cause });
+        }
+    }
+
+    /// The tap of a session has news: a parameter changed, or an SQLSTATE passed that the session survived.
+    pub(crate) fn news(self: &Arc<Self>, m: &Arc<Member>, news: News) {
+        if !lock(&self.members).contains_key(&m.id) {
+            return;
+        }
+        let (member, host) = (MemberId(m.id), m.host);
+        if news.in_hot_standby.is_some() || news.default_read_only.is_some() {
+            self.feed(Input::SessionParameter {
+                member,
+                host,
+                in_hot_standby: news.in_hot_standby,
+                default_read_only: news.default_read_only,
+            });
+        }
+        if news.read_only_refusals > 0
+            && let Some(sqlstate) = SqlState::new("25006")
+        {
+            self.feed(Input::SessionSqlstate {
+                member,
+                host,
+                sqlstate,
+                in_hot_standby: m.tap.flag("in_hot_standby"),
+                read_only_block: news.in_read_only_block,
+            });
+        }
+    }
+
+    fn members_of(&self, host: HostId) -> Vec<Arc<Member>> {
+        lock(&self.members).values().filter(|m| m.host == host).cloned().collect()
+    }
+
+    fn tell(&self, kind: EventKind, at: Moment) {
+        // Nobody listening is fine.
+        let _ = self.events.send(Event { at, kind });
+    }
+
+    /// What is known now.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    pub(crate) fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Tells when the snapshot changes.
+    pub(crate) fn changes(&self) -> version::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// When the watch task last ran.
+    pub(crate) fn last_run(&self) -> Moment {
+        Moment::from_micros(self.last_run.load(Ordering::Relaxed))
+    }
+
+    /// A caller begins (+1) or ends (-1) to wait for a session.
+    pub(crate) fn wanted(self: &Arc<Self>, more: bool) {
+        let before = if more {
+            self.waiting.fetch_add(1, Ordering::Relaxed) + 1
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed) - 1
+        };
+        self.feed(Input::SessionWanted { callers: u32::try_from(before).unwrap_or(u32::MAX) });
+    }
+
+    /// Ends everything: probe sessions close, callers' sessions stay with their owners.
+    pub(crate) fn close(&self) {
+        lock(&self.probes).close_all();
+    }
+
+    /// Whether some host is known to be usable at all: for health.
+    pub(crate) fn any(&self, state: State) -> bool {
+        self.snapshot.load().hosts.iter().any(|h| h.state == state)
+    }
+}

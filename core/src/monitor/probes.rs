@@ -1,0 +1,146 @@
+//! The monitor's own sessions: one task each for a dial and for a question, nothing more.
+//!
+//! Decides nothing: when to dial and ask, and what silence means, is [`crate::decide::topology`]'s.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use super::Monitor;
+use crate::clock::{self, Deadline};
+use crate::decide::topology::{ConnectKind, EndCause, Input};
+use crate::decide::walk::{self, Next, TlsTry};
+use crate::failure::{Failed, Failure};
+use crate::host::{Address, Candidate, HostId};
+use crate::lock;
+use crate::open::{Opened, Progress, Purpose};
+
+/// The probe sessions and dials under way, by host.
+#[derive(Default)]
+pub(super) struct Probes {
+    sessions: HashMap<HostId, Arc<Opened>>,
+    dials: HashMap<HostId, AbortHandle>,
+}
+
+impl Probes {
+    pub(super) fn close(&mut self, host: HostId) {
+        self.sessions.remove(&host);
+        if let Some(dial) = self.dials.remove(&host) {
+            dial.abort();
+        }
+    }
+
+    pub(super) fn close_all(&mut self) {
+        self.sessions.clear();
+        for (_, dial) in self.dials.drain() {
+            dial.abort();
+        }
+    }
+
+    /// Whether this member is the host's current probe session; it is forgotten if so.
+    pub(super) fn ended(&mut self, host: HostId, member: u64) -> bool {
+        let current = self.sessions.get(&host).is_some_and(|s| s.member.id == member);
+        if current {
+            self.sessions.remove(&host);
+        }
+        current
+    }
+}
+
+/// Opens a probe session and reads its first row.
+pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect: Duration, login: Duration) {
+    let m = Arc::clone(monitor);
+    let task = tokio::spawn(async move {
+        match opened(&m, host, &to, connect, login).await {
+            Ok((session, row, rtt)) => {
+                let mut probes = lock(&m.probes);
+                probes.dials.remove(&host);
+                probes.sessions.insert(host, Arc::new(session));
+                drop(probes);
+                m.feed(Input::ProbeConnected { host, row, rtt });
+            }
+            Err(failed) => {
+                lock(&m.probes).dials.remove(&host);
+                let kind = ConnectKind::of(&failed).unwrap_or(ConnectKind::Other);
+                m.feed(Input::ProbeConnectFailed { host, kind });
+            }
+        }
+    });
+    if let Some(before) = lock(&monitor.probes).dials.insert(host, task.abort_handle()) {
+        before.abort();
+    }
+    // The task may have been quicker than the line above.
+    if task.is_finished() {
+        lock(&monitor.probes).dials.remove(&host);
+    }
+}
+
+async fn opened(
+    m: &Arc<Monitor>,
+    host: HostId,
+    to: &Candidate,
+    connect: Duration,
+    login: Duration,
+) -> Result<(Opened, crate::decide::topology::TermRow, Duration), Failed> {
+    let local = matches!(to.address, Address::Unix(_));
+    let mut tls = TlsTry::first(m.config.tls.sslmode, local);
+    // The socket and the whole have each their bound; a second try (prefer, allow) shares the second one.
+    let until = Deadline::after(connect + login);
+    loop {
+        let progress = Progress::new();
+        let place = (host, m.generation(host));
+        let result = match until.bound(m.opener.open(to, place, tls, Purpose::Monitor, &progress)).await {
+            Ok(r) => r,
+            Err(_) => Err(Failed::new(progress.stage(), Failure::TimedOut)),
+        };
+        let failed = match result {
+            Ok(session) => {
+                let asked = clock::now();
+                let row = until.bound(m.opener.ask_term(&session.client, &to.address)).await;
+                return match row {
+                    Ok(Some(row)) => Ok((session, row, clock::now() - asked)),
+                    Ok(None) => {
+                        Err(Failed::new(progress.stage(), Failure::Lost("no answer to the term row".into())))
+                    }
+                    Err(_) => Err(Failed::new(progress.stage(), Failure::TimedOut)),
+                };
+            }
+            Err(failed) => failed,
+        };
+        let cx = walk::Context {
+            walk: m.config.host_walk,
+            sslmode: m.config.tls.sslmode,
+            tried: tls,
+            encrypted: progress.encrypted(),
+            local,
+            healthy_lately: false,
+            resolved_before: true,
+        };
+        tls = match walk::step(&failed, &cx).next {
+            Next::PlainSameHost => TlsTry::Plain,
+            Next::TlsSameHost => TlsTry::Tls,
+            Next::NextAddress | Next::NextHost | Next::Stop => return Err(failed),
+        };
+    }
+}
+
+/// Asks the term row on the open probe session. The answer is fed whenever it comes.
+pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
+    let Some(session) = lock(&monitor.probes).sessions.get(&host).cloned() else { return };
+    let m = Arc::clone(monitor);
+    tokio::spawn(async move {
+        let asked = clock::now();
+        match m.opener.ask_term(&session.client, &session.member.candidate.address).await {
+            Some(row) => m.feed(Input::ProbeAnswered { host, row, rtt: clock::now() - asked }),
+            // An ended session is told by its driver; one that answers nonsense is ended here.
+            None if session.client.is_closed() => {}
+            None => {
+                if lock(&m.probes).ended(host, session.member.id) {
+                    m.feed(Input::ProbeFailed { host, cause: EndCause::Fin });
+                }
+            }
+        }
+    });
+}

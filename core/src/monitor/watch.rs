@@ -1,0 +1,93 @@
+//! The monitor's one task: timers, samples of the sessions' taps, look-ups.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::Monitor;
+use crate::clock::{self, Moment};
+use crate::decide::topology::{Input, MemberId};
+use crate::lock;
+
+/// Between two looks at the calls in flight. A call counts as blocked after `suspect_after` (500 ms): a fifth of that
+/// is exact enough.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Runs the watch task for as long as the monitor has another owner, and starts it anew should it panic.
+pub(super) async fn supervise(monitor: Weak<Monitor>) {
+    while monitor.strong_count() > 0 {
+        let task = tokio::spawn(watch(Weak::clone(&monitor)));
+        if let Err(e) = task.await
+            && e.is_panic()
+        {
+            tracing::error!(target: "pgfollow", "the monitor's task died and is started anew");
+        }
+    }
+}
+
+async fn watch(monitor: Weak<Monitor>) {
+    let mut sample_due = clock::now();
+    let mut calls_told = 0;
+    loop {
+        let Some(m) = monitor.upgrade() else { return };
+        let names_due = m.look_up.refresh(&m);
+        let timer = lock(&m.topology).next_timer().min(names_due);
+        let sampling = !lock(&m.members).is_empty();
+        let due = if sampling { timer.min(sample_due) } else { timer };
+        // The task holds no strong reference while it sleeps, or a connector would never end.
+        let wake = Arc::clone(&m.wake);
+        drop(m);
+        tokio::select! {
+            () = clock::sleep_until(due.min(clock::now() + Duration::from_secs(1))) => {}
+            () = wake.notified() => {}
+        }
+        let Some(m) = monitor.upgrade() else { return };
+        let now = clock::now();
+        m.last_run.store(now.as_micros(), Ordering::Relaxed);
+        // `due` can lie in the past when work was added; only a sleep that ended late is a stall.
+        if sampling && now - sample_due > m.config.tuning.stall && sample_due > Moment::ZERO {
+            m.feed(Input::RuntimeStalled { lasted: now - sample_due });
+        }
+        if sampling && now >= sample_due {
+            calls_told = sample(&m, now, calls_told);
+        }
+        if now >= sample_due {
+            sample_due = now + SAMPLE;
+        }
+        m.timer();
+    }
+}
+
+/// Reads every session's tap: which host sent bytes, which call waits too long. Returns the count of calls told.
+fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
+    let members: Vec<_> = lock(&m.members).values().cloned().collect();
+    let mut seen = std::collections::HashMap::new();
+    let mut calls = 0;
+    for member in &members {
+        let last = member.tap.last_in();
+        let newest = seen.entry(member.host).or_insert(last);
+        *newest = last.max(*newest);
+        calls += u32::from(member.tap.busy());
+    }
+    // Life first: a byte on any socket of the host speaks against the suspicion that a blocked call raises.
+    for (host, at) in seen {
+        if at != Moment::ZERO {
+            m.feed(Input::ByteSeen { host, at });
+        }
+    }
+    if (calls == 0) != (calls_told == 0) {
+        m.feed(Input::CallsInFlight { count: calls });
+    }
+    for member in &members {
+        let Some(call) = member.tap.waiting() else { continue };
+        if now - call.since >= m.config.suspect_after {
+            m.feed(Input::CallBlocked {
+                host: member.host,
+                member: MemberId(member.id),
+                call: call.number,
+                since: call.since,
+            });
+        }
+    }
+    calls
+}

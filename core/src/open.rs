@@ -1,0 +1,256 @@
+//! One address, from dial to role: the steps of one attempt in their order.
+//!
+//! Dial ([`crate::dial`]), TLS ([`crate::tls`]), login ([`crate::handshake`]), then one question at most
+//! ([`crate::role`]), and the verdict of [`crate::decide::accept`]. Decides nothing and bounds no time itself:
+//! [`crate::connect`] (for callers) and [`crate::monitor`] (for probe sessions) do both.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use tokio_postgres::Client;
+
+use crate::config::{Config, Endpoint, SessionAttrs};
+use crate::decide::accept::{self, Accept, Question, Role};
+use crate::decide::topology::TermRow;
+use crate::decide::walk::TlsTry;
+use crate::error::Stage;
+use crate::failure::{Failed, Failure};
+use crate::handshake::{self, LoginParams};
+use crate::host::{Address, Candidate, HostId};
+use crate::lock;
+use crate::monitor::Monitor;
+use crate::net::{Dial, SocketReport};
+use crate::role::{self, Readable};
+use crate::session::driver::{self, Messages};
+use crate::session::member::Member;
+use crate::tls::{self, Secure, Secured, ServerNameFor, TlsContext};
+
+/// Who will use the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A caller who wants this role.
+    Caller(SessionAttrs),
+    /// The monitor: takes what there is, with an application name of its own and none of the caller's settings.
+    Monitor,
+}
+
+/// How far an attempt has come; read when its time runs out.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    stage: AtomicU8,
+    encrypted: AtomicBool,
+}
+
+impl Progress {
+    const STAGES: [Stage; 4] = [Stage::Dial, Stage::Secure, Stage::Authenticate, Stage::Role];
+
+    pub(crate) fn new() -> Self {
+        // "Encrypted" means: clear text is not what failed. It is false only for a login without TLS.
+        Self { stage: AtomicU8::new(0), encrypted: AtomicBool::new(true) }
+    }
+
+    fn at(&self, stage: Stage) {
+        let i = Self::STAGES.iter().position(|s| *s == stage).unwrap_or(0);
+        self.stage.store(u8::try_from(i).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        Self::STAGES[usize::from(self.stage.load(Ordering::Relaxed))]
+    }
+
+    pub(crate) fn encrypted(&self) -> bool {
+        self.encrypted.load(Ordering::Relaxed)
+    }
+}
+
+/// A session that was opened and fits.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    pub(crate) member: Arc<Member>,
+    pub(crate) messages: Messages,
+    pub(crate) role: Role,
+    /// What the host said of its term, where it was asked.
+    pub(crate) term: Option<TermRow>,
+    pub(crate) socket: SocketReport,
+    pub(crate) encrypted: bool,
+    /// Only the second choice of prefer-standby.
+    pub(crate) second_choice: bool,
+}
+
+/// Opens sessions by one configuration.
+pub(crate) struct Opener {
+    config: Arc<Config>,
+    tls: TlsContext,
+    dial: Arc<dyn Dial>,
+    /// What each host lets us read; read once, because it costs a round trip.
+    readable: Mutex<HashMap<Address, Readable>>,
+    /// Who is told what happens on the sessions.
+    watcher: OnceLock<Weak<Monitor>>,
+}
+
+impl Opener {
+    pub(crate) fn new(config: Arc<Config>, dial: Arc<dyn Dial>) -> Result<Self, Failure> {
+        let tls = TlsContext::load(&config.tls)?;
+        Ok(Self { config, tls, dial, readable: Mutex::default(), watcher: OnceLock::new() })
+    }
+
+    pub(crate) fn watched_by(&self, monitor: Weak<Monitor>) {
+        // Set once, right after both are made.
+        let _ = self.watcher.set(monitor);
+    }
+
+    pub(crate) fn sslmode(&self) -> crate::config::SslMode {
+        self.config.tls.sslmode
+    }
+
+    /// Dials an address and brings it up to its TLS.
+    pub(crate) async fn secured(
+        &self,
+        to: &Candidate,
+        tls: TlsTry,
+        progress: &Progress,
+    ) -> Result<(Secured, SocketReport), Failed> {
+        progress.at(Stage::Dial);
+        let socket = self
+            .dial
+            .dial(&to.address, &self.config.socket)
+            .await
+            .map_err(|e| Failed::new(Stage::Dial, Failure::dial(&e)))?;
+        progress.at(Stage::Secure);
+        let how = match tls {
+            TlsTry::Plain => Secure::Plain,
+            TlsTry::TlsOrPlain => Secure::TlsOrPlain,
+            TlsTry::Tls => Secure::Tls,
+        };
+        let secured =
+            tls::secure(socket.io, &self.tls, &ServerNameFor::of(&self.config.hosts[to.spec]), how).await?;
+        progress.encrypted.store(secured.encrypted, Ordering::Relaxed);
+        Ok((secured, socket.report))
+    }
+
+    /// Opens a session on one address. `host` and `generation` are what the topology knew of it before the dial.
+    pub(crate) async fn open(
+        &self,
+        to: &Candidate,
+        (host, generation): (HostId, u64),
+        tls: TlsTry,
+        purpose: Purpose,
+        progress: &Progress,
+    ) -> Result<Opened, Failed> {
+        let (secured, socket) = self.secured(to, tls, progress).await?;
+        let encrypted = secured.encrypted;
+        progress.at(Stage::Authenticate);
+        let login = handshake::login(secured, &self.login_params(to, purpose)).await?;
+        progress.at(Stage::Role);
+        let member = Arc::new(Member::new(host, to.clone(), generation, login.tap));
+        let watcher = self.watcher.get().cloned().unwrap_or_default();
+        let messages = driver::spawn(login.connection, Arc::clone(&member), watcher);
+        let mut opened = Opened {
+            client: login.client,
+            role: role_told(&member),
+            member,
+            messages,
+            term: None,
+            socket,
+            encrypted,
+            second_choice: false,
+        };
+        if let Purpose::Caller(wanted) = purpose {
+            self.fit(&mut opened, wanted).await?;
+            self.set_up(&mut opened).await?;
+        }
+        Ok(opened)
+    }
+
+    /// Checks the role against the wanted one, asking where ParameterStatus told nothing.
+    async fn fit(&self, opened: &mut Opened, wanted: SessionAttrs) -> Result<(), Failed> {
+        if let Some(q) = opened.role.question(wanted) {
+            let answer = opened.client.simple_query(role::question_sql(q)).await.map_err(|e| {
+                let why = driver::true_error(&opened.member, &e);
+                Failed::new(Stage::Role, Failure::RoleUnknown(why))
+            })?;
+            let answer = role::question_answer(&answer);
+            match q {
+                Question::TransactionReadOnly => opened.role.transaction_read_only = answer,
+                Question::InRecovery => opened.role.in_hot_standby = answer,
+            }
+        }
+        let verdict = accept::accept(opened.role, wanted);
+        opened.second_choice = verdict == Accept::SecondChoice;
+        match verdict.failure(wanted) {
+            Some(failure) => Err(Failed::new(Stage::Role, failure)),
+            None => Ok(()),
+        }
+    }
+
+    /// The term and the session's own settings, in one round trip. What goes wrong here costs knowledge, never the
+    /// session, unless the connection itself went.
+    async fn set_up(&self, opened: &mut Opened) -> Result<(), Failed> {
+        let readable = self.readable(&opened.member.candidate.address);
+        let direct = self.config.endpoint == Endpoint::Direct;
+        let mut sql = readable.term_query();
+        if let Some(set) = role::setup_sql(direct) {
+            sql.push_str("; ");
+            sql.push_str(&set);
+        }
+        match opened.client.simple_query(&sql).await {
+            Ok(answer) => opened.term = role::term_row(&answer),
+            Err(_) if !opened.client.is_closed() => {
+                opened.term = self.ask_term(&opened.client, &opened.member.candidate.address).await;
+            }
+            Err(_) => {}
+        }
+        match opened.member.ended() {
+            Some(end) => Err(Failed::new(Stage::Role, Failure::Lost(end.cause.to_string()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks the term row on an open session; learns first what may be read where a full question was refused.
+    /// `None` when the session gave no answer.
+    pub(crate) async fn ask_term(&self, client: &Client, at: &Address) -> Option<TermRow> {
+        let readable = self.readable(at);
+        match client.simple_query(&readable.term_query()).await {
+            Ok(answer) => return role::term_row(&answer),
+            Err(e) if e.as_db_error().is_none() => return None,
+            Err(_) => {}
+        }
+        // The server refused the statement (42501, or a server too old): ask what is permitted, then ask that.
+        let learned = match client.simple_query(Readable::QUESTION).await {
+            Ok(answer) => Readable::from_answer(&answer),
+            Err(e) if e.as_db_error().is_none() => return None,
+            Err(_) => Readable::NOTHING,
+        };
+        lock(&self.readable).insert(at.clone(), learned);
+        client.simple_query(&learned.term_query()).await.ok().and_then(|answer| role::term_row(&answer))
+    }
+
+    fn readable(&self, at: &Address) -> Readable {
+        lock(&self.readable).get(at).copied().unwrap_or(Readable::ALL)
+    }
+
+    fn login_params<'a>(&'a self, to: &Candidate, purpose: Purpose) -> LoginParams<'a> {
+        let c = &*self.config;
+        let caller = purpose != Purpose::Monitor;
+        LoginParams {
+            user: &c.user,
+            dbname: &c.dbname,
+            password: c.passwords[to.spec].as_ref(),
+            options: c.options.as_deref().filter(|_| caller),
+            application_name: if caller { &c.application_name } else { role::MONITOR_NAME },
+            require_auth: c.require_auth.as_deref(),
+            channel_binding: c.channel_binding,
+            unix: matches!(to.address, Address::Unix(_)),
+        }
+    }
+}
+
+/// The role as ParameterStatus told it (PostgreSQL 14 and later), without a round trip.
+fn role_told(member: &Member) -> Role {
+    Role {
+        in_hot_standby: member.tap.flag("in_hot_standby"),
+        default_read_only: member.tap.flag("default_transaction_read_only"),
+        transaction_read_only: None,
+    }
+}

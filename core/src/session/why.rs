@@ -1,0 +1,151 @@
+//! The true error of a session's call: host, stage, what had left, and its class.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::member::{EndCause, Member};
+use crate::clock::Deadline;
+use crate::error::{Class, Code, Error, Sent, SqlState, Stage, TxStatus};
+use crate::sqlstate;
+use crate::tap::report::clean;
+
+/// Explains errors of one session's calls. Cheap to clone, borrows nothing.
+#[derive(Clone)]
+pub struct Why {
+    member: Arc<Member>,
+}
+
+impl Why {
+    pub(super) fn new(member: Arc<Member>) -> Self {
+        Self { member }
+    }
+
+    pub(super) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Adds to a driver's error what it doesn't tell: the host, how much of the request had left, the true cause where
+    /// tokio-postgres has only "closed", and the class.
+    pub fn diagnose(&self, e: tokio_postgres::Error) -> Error {
+        let tap = &self.member.tap;
+        let end = self.member.ended();
+        let (sent, status) = (tap.sent(), tap.status());
+        let error = match e.as_db_error() {
+            Some(db) => {
+                let state = SqlState::new(db.code().code()).unwrap_or_default();
+                let meaning = sqlstate::meaning(state);
+                let class = if meaning.ends_session {
+                    self.lost()
+                } else if state.as_str() == "25006" && tap.read_only_block() {
+                    // The caller asked for READ ONLY: no other host helps.
+                    Class::Permanent
+                } else if tap.called_in_autocommit() {
+                    // A procedure may have committed a part before it failed.
+                    Class::UnknownOutcome
+                } else {
+                    meaning.at_statement
+                };
+                Error::new(Code::Server, class, clean(db.message()))
+                    .with_sqlstate(state)
+                    .at_stage(Stage::Work)
+            }
+            None => match end.map(|e| &e.cause) {
+                Some(cause) => {
+                    let code = match cause {
+                        EndCause::Verdict { code, .. } => *code,
+                        EndCause::CallTimedOut => Code::CallTimedOut,
+                        _ => Code::ConnectionLost,
+                    };
+                    let error = Error::new(code, self.lost(), cause.to_string()).at_stage(Stage::Blocked);
+                    match cause {
+                        EndCause::Server { sqlstate, .. } => error.with_sqlstate(*sqlstate),
+                        _ => error,
+                    }
+                }
+                None if e.is_closed() => {
+                    Error::new(Code::ConnectionLost, self.lost(), "the connection is closed")
+                        .at_stage(Stage::Blocked)
+                }
+                // Values that don't fit, wrong counts of parameters or rows: the call itself was wrong.
+                None => {
+                    Error::new(Code::Server, Class::Permanent, clean(&e.to_string())).at_stage(Stage::Work)
+                }
+            },
+        };
+        error
+            .on_host(self.member.candidate.to_string())
+            .with_sent(sent)
+            .with_transaction(status)
+            .caused_by(Box::new(e))
+    }
+
+    /// Runs a call under a deadline; see [`crate::Session::within`].
+    ///
+    /// # Errors
+    /// The call's own, explained, or [`Code::CallTimedOut`].
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        match Deadline::after(limit).bound(call).await {
+            Ok(result) => result.map_err(|e| self.diagnose(e)),
+            Err(_) => {
+                let class = self.lost();
+                let (sent, status) = (self.member.tap.sent(), self.member.tap.status());
+                self.member.end(EndCause::CallTimedOut);
+                Err(Error::new(
+                    Code::CallTimedOut,
+                    class,
+                    "the call's deadline passed, so its session was ended",
+                )
+                .at_stage(Stage::Blocked)
+                .on_host(self.member.candidate.to_string())
+                .with_sent(sent)
+                .with_transaction(status))
+            }
+        }
+    }
+
+    /// What the loss of the connection means for what was out.
+    fn lost(&self) -> Class {
+        let tap = &self.member.tap;
+        if tap.sent() == Sent::None {
+            return Class::Transient;
+        }
+        let declared = self.member.declared_read_only();
+        let open = tap.status() != TxStatus::Idle;
+        // The server rolls an open block back, unless something out could have ended it.
+        if declared || (open && !tap.may_commit()) { Class::Transient } else { Class::UnknownOutcome }
+    }
+
+    /// Committed here, replication unknown: the server stopped waiting for its standby.
+    pub(super) fn local_only(&self) -> Error {
+        Error::new(
+            Code::ConnectionLost,
+            Class::UnknownOutcome,
+            "the transaction was committed on this host, but the wait for a synchronous standby was broken off: a \
+             failover may lose it",
+        )
+        .on_host(self.member.candidate.to_string())
+        .with_sent(Sent::Complete)
+    }
+}
+
+impl From<tokio_postgres::Error> for Error {
+    /// The class from the SQLSTATE alone; a bare "closed" is unknown. [`Why::diagnose`] knows more.
+    fn from(e: tokio_postgres::Error) -> Self {
+        let state = e.as_db_error().and_then(|db| SqlState::new(db.code().code()));
+        match state {
+            Some(state) => {
+                let meaning = sqlstate::meaning(state);
+                let class = if meaning.ends_session { Class::UnknownOutcome } else { meaning.at_statement };
+                Self::new(Code::Server, class, clean(&e.to_string()))
+                    .with_sqlstate(state)
+                    .caused_by(Box::new(e))
+            }
+            None => Self::new(Code::ConnectionLost, Class::UnknownOutcome, clean(&e.to_string()))
+                .caused_by(Box::new(e)),
+        }
+    }
+}

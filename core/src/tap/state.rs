@@ -1,0 +1,356 @@
+//! What the tap knows of a session: requests out, transaction, last bytes, parameters, last words.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::text::Effect;
+use crate::clock::{self, Moment};
+use crate::error::{Sent, SqlState, TxStatus};
+use crate::failure::Failure;
+use crate::lock;
+
+/// Named statements whose effect is remembered; of later ones the careful answer is given.
+const STATEMENTS: usize = 4_096;
+/// Requests out whose effects are kept apart; more are taken together.
+const REQUESTS: usize = 1_024;
+
+/// The server's announcement that this session is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fatal {
+    pub(crate) sqlstate: SqlState,
+    pub(crate) message: String,
+}
+
+/// A request that waits for a byte.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Its number within the session.
+    pub(crate) number: u64,
+    /// When it was sent, or the last byte came.
+    pub(crate) since: Moment,
+}
+
+/// What changed since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct News {
+    pub(crate) in_hot_standby: Option<bool>,
+    pub(crate) default_read_only: Option<bool>,
+    /// 25006 passed that often.
+    pub(crate) read_only_refusals: u32,
+    /// The last of them came in a block that the caller began READ ONLY.
+    pub(crate) in_read_only_block: bool,
+}
+
+/// Shared between the tap, the session and the monitor.
+#[derive(Debug, Default)]
+pub(crate) struct TapState {
+    last_in: AtomicU64,
+    last_out: AtomicU64,
+    news_waiting: AtomicBool,
+    pub(super) inner: Mutex<Inner>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    number: u64,
+    effect: Effect,
+    since: Moment,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    next_number: u64,
+    out: VecDeque<Request>,
+    /// Requests out beyond [`REQUESTS`], folded into the last one kept.
+    folded: usize,
+    /// Whole messages of a request have left, and its end (Sync, or the Query itself) has not.
+    pub(super) partial: Option<Effect>,
+    /// A message is half out: what it says isn't known yet.
+    pub(super) half: bool,
+    status: TxStatus,
+    read_only_block: bool,
+    statements: HashMap<Vec<u8>, Effect>,
+    tag: String,
+    /// The SQLSTATE that failed the open block.
+    block_error: Option<SqlState>,
+    /// The last answered request ran CALL or DO in autocommit.
+    called: bool,
+    pub(super) parameters: HashMap<String, String>,
+    pub(super) key: Option<(i32, i32)>,
+    fatal: Option<Fatal>,
+    sync_rep: bool,
+    news: News,
+    pub(super) refusal: Option<Failure>,
+    pub(super) login_error: Option<Failure>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            next_number: 0,
+            out: VecDeque::new(),
+            folded: 0,
+            partial: None,
+            half: false,
+            status: TxStatus::Idle,
+            read_only_block: false,
+            statements: HashMap::new(),
+            tag: String::new(),
+            block_error: None,
+            called: false,
+            parameters: HashMap::new(),
+            key: None,
+            fatal: None,
+            sync_rep: false,
+            news: News::default(),
+            refusal: None,
+            login_error: None,
+        }
+    }
+}
+
+impl TapState {
+    pub(super) fn bytes_in(&self) {
+        self.last_in.store(clock::now().as_micros(), Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes_out(&self) {
+        self.last_out.store(clock::now().as_micros(), Ordering::Relaxed);
+    }
+
+    pub(super) fn has_news(&self) {
+        self.news_waiting.store(true, Ordering::Release);
+    }
+
+    /// When the last byte came; [`Moment::ZERO`] if none has.
+    pub(crate) fn last_in(&self) -> Moment {
+        Moment::from_micros(self.last_in.load(Ordering::Relaxed))
+    }
+
+    /// Whether a request is out, in whole or in part. A transaction that merely stands open is not busy.
+    pub(crate) fn busy(&self) -> bool {
+        let s = lock(&self.inner);
+        !s.out.is_empty() || s.unfinished()
+    }
+
+    /// The oldest request that is out, and since when nothing has come for it.
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        let s = lock(&self.inner);
+        let first = s.out.front()?;
+        Some(Waiting { number: first.number, since: first.since.max(self.last_in()) })
+    }
+
+    /// How much of what is out has been handed to the kernel.
+    pub(crate) fn sent(&self) -> Sent {
+        let s = lock(&self.inner);
+        if !s.out.is_empty() {
+            Sent::Complete
+        } else if s.unfinished() {
+            Sent::Partial
+        } else {
+            Sent::None
+        }
+    }
+
+    /// The transaction status.
+    pub(crate) fn status(&self) -> TxStatus {
+        lock(&self.inner).status
+    }
+
+    /// Whether something out may commit: by its words, or because it runs outside a block.
+    pub(crate) fn may_commit(&self) -> bool {
+        let s = lock(&self.inner);
+        s.status == TxStatus::Idle || s.effects().may_end
+    }
+
+    /// Whether the request that was answered last called a procedure or a code block outside a transaction: it may
+    /// have committed on its own even where an error came back.
+    pub(crate) fn called_in_autocommit(&self) -> bool {
+        lock(&self.inner).called
+    }
+
+    /// Whether what is out can be given up without asking what became of it: the caller declared it read-only and it
+    /// runs in a READ ONLY block, or a block is open and nothing that is out can end it.
+    pub(crate) fn harmless(&self, declared_read_only: bool) -> bool {
+        let s = lock(&self.inner);
+        if s.status == TxStatus::Idle {
+            return false;
+        }
+        (declared_read_only && s.read_only_block) || !s.effects().may_end
+    }
+
+    /// Whether the open block was begun READ ONLY by the caller.
+    pub(crate) fn read_only_block(&self) -> bool {
+        lock(&self.inner).read_only_block
+    }
+
+    /// The tag of the last CommandComplete.
+    pub(crate) fn tag(&self) -> String {
+        lock(&self.inner).tag.clone()
+    }
+
+    /// The SQLSTATE that failed the block which has just ended or is open.
+    pub(crate) fn block_error(&self) -> Option<SqlState> {
+        lock(&self.inner).block_error
+    }
+
+    /// A parameter that is on or off.
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
+        lock(&self.inner).parameters.get(name).and_then(|v| on_off(v))
+    }
+
+    /// Process id and secret, for a cancel.
+    pub(crate) fn key(&self) -> Option<(i32, i32)> {
+        lock(&self.inner).key
+    }
+
+    /// The server's dying words, as an error or as a notice.
+    pub(crate) fn fatal(&self) -> Option<Fatal> {
+        lock(&self.inner).fatal.clone()
+    }
+
+    /// The commit is local alone: the notice of `SyncRepWaitForLSN` came.
+    pub(crate) fn local_commit_only(&self) -> bool {
+        lock(&self.inner).sync_rep
+    }
+
+    /// What changed since the last call; cheap when nothing did.
+    pub(crate) fn take_news(&self) -> Option<News> {
+        if !self.news_waiting.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        Some(std::mem::take(&mut lock(&self.inner).news))
+    }
+
+    pub(crate) fn refusal(&self) -> Option<Failure> {
+        lock(&self.inner).refusal.clone()
+    }
+
+    pub(crate) fn login_error(&self) -> Option<Failure> {
+        lock(&self.inner).login_error.clone()
+    }
+}
+
+fn on_off(v: &str) -> Option<bool> {
+    match v {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+impl Inner {
+    fn effects(&self) -> Effect {
+        let half = self.half.then_some(Effect::UNKNOWN);
+        self.out.iter().map(|r| r.effect).chain(self.partial).chain(half).fold(Effect::default(), Effect::and)
+    }
+
+    fn unfinished(&self) -> bool {
+        self.partial.is_some() || self.half
+    }
+
+    /// Bytes of a request leave.
+    pub(super) fn sending(&mut self, effect: Effect) {
+        self.partial = Some(self.partial.unwrap_or_default().and(effect));
+    }
+
+    pub(super) fn remember(&mut self, statement: &[u8], effect: Effect) {
+        if self.statements.len() < STATEMENTS || self.statements.contains_key(statement) {
+            self.statements.insert(statement.to_vec(), effect);
+        }
+    }
+
+    pub(super) fn forget(&mut self, statement: &[u8]) {
+        self.statements.remove(statement);
+    }
+
+    pub(super) fn effect_of(&self, statement: &[u8]) -> Effect {
+        self.statements.get(statement).copied().unwrap_or(Effect::UNKNOWN)
+    }
+
+    /// A request's end has left: its ReadyForQuery is owed.
+    pub(super) fn sent(&mut self, now: Moment) {
+        let effect = self.partial.take().unwrap_or_default();
+        self.next_number += 1;
+        self.tag.clear();
+        self.sync_rep = false;
+        let full = self.out.len() >= REQUESTS;
+        match self.out.back_mut() {
+            Some(last) if full => {
+                last.effect = last.effect.and(effect);
+                self.folded += 1;
+            }
+            _ => self.out.push_back(Request { number: self.next_number, effect, since: now }),
+        }
+    }
+
+    /// ReadyForQuery came.
+    pub(super) fn ready(&mut self, status: u8, now: Moment) {
+        let done = if self.folded > 0 && self.out.len() == 1 {
+            self.folded -= 1;
+            self.out.front().copied()
+        } else {
+            self.out.pop_front()
+        };
+        if let Some(next) = self.out.front_mut() {
+            // Its own wait begins now.
+            next.since = next.since.max(now);
+        }
+        let before = self.status;
+        self.called = before == TxStatus::Idle && done.is_some_and(|r| r.effect.calls);
+        self.status = match status {
+            b'T' => TxStatus::InTransaction,
+            b'E' => TxStatus::Failed,
+            _ => TxStatus::Idle,
+        };
+        if self.status == TxStatus::Idle {
+            self.read_only_block = false;
+        } else if let Some(r) = done {
+            self.read_only_block = (self.read_only_block || r.effect.read_only) && !r.effect.read_write;
+            if before == TxStatus::Idle && self.status != TxStatus::Failed {
+                self.block_error = None;
+            }
+        }
+    }
+
+    pub(super) fn completed(&mut self, tag: &[u8]) {
+        self.tag = String::from_utf8_lossy(tag).into_owned();
+    }
+
+    /// An error or notice passed after the login. `true` where there is news.
+    pub(super) fn reported(&mut self, r: &super::report::Report, is_error: bool) -> bool {
+        let code = r.sqlstate;
+        let dying = matches!(r.severity.as_str(), "FATAL" | "PANIC");
+        // A crash or an immediate shutdown can arrive as a mere notice.
+        if dying || (!is_error && matches!(code.as_str(), "57P01" | "57P02" | "57P03")) {
+            self.fatal = Some(Fatal { sqlstate: code, message: r.message.clone() });
+        }
+        if !is_error {
+            self.sync_rep |= r.routine == "SyncRepWaitForLSN";
+            return false;
+        }
+        self.block_error = Some(code);
+        if code.as_str() != "25006" {
+            return false;
+        }
+        self.news.read_only_refusals += 1;
+        self.news.in_read_only_block =
+            self.read_only_block || self.out.front().is_some_and(|r| r.effect.read_only);
+        true
+    }
+
+    /// A parameter was reported. `true` where there is news.
+    pub(super) fn parameter(&mut self, name: &str, value: &str) -> bool {
+        let before = self.parameters.insert(name.to_owned(), value.to_owned());
+        if before.as_deref() == Some(value) {
+            return false;
+        }
+        match name {
+            "in_hot_standby" => self.news.in_hot_standby = on_off(value),
+            "default_transaction_read_only" => self.news.default_read_only = on_off(value),
+            _ => return false,
+        }
+        true
+    }
+}
