@@ -34,3 +34,4 @@ pub use sys::{monotonic_ns, send_signal};
 pub use wait::{wait_for, wait_for_async};
 
 pub mod dns;
+pub mod wire;
