@@ -145,7 +145,9 @@ impl Reader for Incoming<'_> {
 
     fn head(&mut self, tag: u8, body: usize) -> Result<Keep, Failure> {
         if let Some(login) = self.login {
-            if !matches!(tag, b'R' | b'E' | b'N' | b'S' | b'K' | b'v' | b'Z') {
+            // Before AuthenticationOk a server has nothing else to say (libpq `fe-connect.c`, CONNECTION_AWAITING_RESPONSE).
+            let later = login.exchange.authenticated() && matches!(tag, b'N' | b'S' | b'K' | b'Z');
+            if !later && !matches!(tag, b'R' | b'E' | b'v') {
                 return Err(Failure::NotPostgres(format!("its message begins with byte {tag}")));
             }
             login.total = login.total.saturating_add(body);

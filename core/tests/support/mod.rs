@@ -6,10 +6,35 @@ pub(crate) mod api;
 pub(crate) mod hosts;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The lines of a file of vectors, parsed.
 pub(crate) fn vectors(file: &str) -> Vec<serde_json::Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{file}: {e} in {l}"))).collect()
+}
+
+/// A file that is gone when this is dropped.
+pub(crate) struct TempFile(PathBuf);
+
+impl TempFile {
+    pub(crate) fn new(name: &str, content: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("pgfollow-{}-{n}-{name}", std::process::id()));
+        std::fs::write(&path, content).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        // What can't be removed stays in the temporary folder; no test depends on it.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
