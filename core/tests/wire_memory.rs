@@ -4,7 +4,7 @@
 mod support;
 
 use pgfollow_lab::wire::{Options, Role, Script, canned};
-use support::api;
+use support::api::{self, Stagger};
 use support::hosts::{Hosts, Kind, Place};
 
 /// The process's peak memory in KiB; `None` where the system doesn't tell.
@@ -29,7 +29,7 @@ async fn a_huge_error_during_login_is_not_kept() {
         let hosts = Hosts::start(&servers, &Options::default()).await.expect("servers");
         let conninfo =
             format!("host=h1,h2 port={} user=u dbname=d sslmode=disable connect_timeout=3", hosts.port);
-        let outcome = api::connect(&conninfo, &hosts.names).await.expect("no hang");
+        let outcome = api::connect(&conninfo, &hosts.names, Stagger::Default).await.expect("no hang");
         let at = outcome.result.ok().map(|s| hosts.label_at(s.address()));
         let sent = hosts.seen("h1").iter().any(|c| c.has("StartupMessage"));
         assert!(sent, "h1 was asked");

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgfollow::config::Tuning;
 use pgfollow::net::{Answer, AnswerSource, BoxFuture, Family, Resolve, ResolveError};
 use pgfollow::{Connector, Error, Session, clock};
 
@@ -29,9 +30,30 @@ impl Resolve for Names {
     }
 }
 
+/// How long a host that doesn't answer at once holds the next one back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stagger {
+    /// As by default.
+    Default,
+    /// Longer than any hiccup of a busy machine: for cases where the first host's answer must count.
+    Long,
+}
+
 /// A connector over these names, without a monitor.
-pub(crate) fn connector(conninfo: &str, names: &HashMap<String, Vec<IpAddr>>) -> Result<Connector, Error> {
-    Connector::builder(&format!("{conninfo} monitor=off")).resolver(Arc::new(Names(names.clone()))).build()
+pub(crate) fn connector(
+    conninfo: &str,
+    names: &HashMap<String, Vec<IpAddr>>,
+    stagger: Stagger,
+) -> Result<Connector, Error> {
+    let patient = |t: &mut Tuning| {
+        if stagger == Stagger::Long {
+            t.stagger = HANG;
+        }
+    };
+    Connector::builder(&format!("{conninfo} monitor=off"))
+        .config(|c| c.tuning(patient))
+        .resolver(Arc::new(Names(names.clone())))
+        .build()
 }
 
 /// How a connect went and how long it took, the making of the connector included.
@@ -44,9 +66,13 @@ pub(crate) struct Outcome {
 const HANG: Duration = Duration::from_secs(20);
 
 /// One connect.
-pub(crate) async fn connect(conninfo: &str, names: &HashMap<String, Vec<IpAddr>>) -> Result<Outcome, String> {
+pub(crate) async fn connect(
+    conninfo: &str,
+    names: &HashMap<String, Vec<IpAddr>>,
+    stagger: Stagger,
+) -> Result<Outcome, String> {
     let began = clock::now();
-    let connector = match connector(conninfo, names) {
+    let connector = match connector(conninfo, names, stagger) {
         Ok(c) => c,
         Err(e) => return Ok(Outcome { result: Err(e), took: clock::now() - began }),
     };

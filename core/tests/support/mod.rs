@@ -6,13 +6,43 @@ pub(crate) mod api;
 pub(crate) mod hosts;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use pgfollow::net::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 /// The lines of a file of vectors, parsed.
 pub(crate) fn vectors(file: &str) -> Vec<serde_json::Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors").join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{file}: {e} in {l}"))).collect()
+}
+
+/// So many cases run at once: enough that waiting costs little, few enough that a busy machine doesn't delay a server's
+/// answer beyond the bounds of its case.
+const SIDE_BY_SIDE: usize = 12;
+
+/// Runs cases side by side; panics with all failures if there are any. Returns how many ran.
+pub(crate) async fn run_all(cases: Vec<BoxFuture<'static, Result<(), String>>>) -> usize {
+    let count = cases.len();
+    let permits = Arc::new(Semaphore::new(SIDE_BY_SIDE));
+    let mut running = JoinSet::new();
+    for case in cases {
+        let permits = Arc::clone(&permits);
+        running.spawn(async move {
+            let _permit = permits.acquire_owned().await.map_err(|e| e.to_string())?;
+            case.await
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(done) = running.join_next().await {
+        failures.extend(done.expect("a case doesn't panic").err());
+    }
+    failures.sort();
+    assert!(failures.is_empty(), "{} of {count} runs failed:\n{}", failures.len(), failures.join("\n"));
+    count
 }
 
 /// A file that is gone when this is dropped.
