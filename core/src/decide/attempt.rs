@@ -3,7 +3,7 @@
 //! Decides the order of hosts and addresses, the stagger of the race, the cool-down (nobody is dialled again and
 //! again), what a second choice waits for, and when to stop. What one failure means is [`crate::decide::walk`]'s.
 //! Bounds no time itself: the shell ends each dial at the deadline that [`Action::Dial`] carries and reports
-//! [`Failure::TimedOut`]. `connect.rs` calls [`Attempt::start`], carries the actions out, and feeds what happens to
+//! [`crate::failure::Failure::TimedOut`]. `connect.rs` calls [`Attempt::start`], carries the actions out, and feeds what happens to
 //! [`Attempt::step`], until [`Action::Finish`].
 
 use std::net::IpAddr;
@@ -16,9 +16,18 @@ use crate::clock::Moment;
 use crate::config::{HostWalk, LoadBalanceHosts, SessionAttrs, SslMode};
 use crate::decide::walk::{Step, TlsTry};
 use crate::error::{Attempt as Record, Class, Code};
-use crate::failure::{Failed, Failure};
+use crate::failure::Failed;
 use crate::host::{Candidate, HostSpec};
 use crate::net::{Family, ResolveError};
+
+mod book;
+mod lookup;
+mod race;
+mod strict;
+
+use book::Book;
+use race::Race;
+use strict::OneByOne;
 
 /// What shapes a connect.
 #[derive(Clone, Debug)]
@@ -39,7 +48,8 @@ pub struct Options {
     pub stagger_min: Duration,
     /// The round trip of the fastest known host.
     pub fastest_rtt: Option<Duration>,
-    /// The known primary, while the topology is fresh: it is dialled alone. Ignored by `strict`.
+    /// The known primary, while the topology is fresh: it is dialled alone, and the race starts when that fails or is
+    /// slow. Ignored by `strict`.
     pub prefer: Option<Candidate>,
     /// The process's first write session: all candidates at once, and the winner is handed out when each has
     /// answered or failed, after this long at most (`Tuning::first_write_wait`). Ignored by `strict`.
@@ -157,40 +167,82 @@ pub enum Finish {
 /// The state of one connect.
 #[derive(Debug)]
 pub struct Attempt {
-    options: Options,
-    specs: Vec<HostSpec>,
-    records: Vec<Record>,
-    steps: Vec<Step>,
+    book: Book,
+    plan: Plan,
+}
+
+#[derive(Debug)]
+enum Plan {
+    Race(Race),
+    OneByOne(OneByOne),
 }
 
 impl Attempt {
     /// A connect over this host list.
     pub fn new(specs: &[HostSpec], options: Options) -> Self {
-        Self { options, specs: specs.to_vec(), records: Vec::new(), steps: Vec::new() }
+        let plan = match options.walk {
+            HostWalk::Follow => Plan::Race(Race::new(specs.len())),
+            HostWalk::Strict => Plan::OneByOne(OneByOne::new()),
+        };
+        Self { book: Book::new(specs, options), plan }
+    }
+
+    /// Adds, for each entry of the host list, the addresses that its name gave last. `follow` dials them when the
+    /// name servers are slow or fail; `strict` doesn't look at them.
+    #[must_use]
+    pub fn with_last_good(mut self, last_good: Vec<Vec<IpAddr>>) -> Self {
+        if let Plan::Race(race) = &mut self.plan {
+            race.set_last_good(last_good);
+        }
+        self
     }
 
     /// The first actions.
     pub fn start(&mut self, now: Moment, rng: &mut dyn Rng) -> Vec<Action> {
-        self.step(Input::Timer, now, rng)
+        self.book.shuffle(rng);
+        match &mut self.plan {
+            Plan::Race(race) => race.start(&mut self.book, now, rng),
+            Plan::OneByOne(walk) => walk.start(&mut self.book, now),
+        }
+        self.book.take_actions()
     }
 
     /// Takes what happened and gives the next actions. After [`Action::Finish`] it gives none.
-    pub fn step(&mut self, _input: Input, _now: Moment, _rng: &mut dyn Rng) -> Vec<Action> {
-        Vec::new()
+    pub fn step(&mut self, input: Input, now: Moment, rng: &mut dyn Rng) -> Vec<Action> {
+        let input = match input {
+            Input::Resolved { spec, family, addresses } if addresses.is_empty() => Input::ResolveFailed {
+                spec,
+                family,
+                error: ResolveError::NoData,
+                resolved_before: false,
+                last_good: Vec::new(),
+            },
+            other => other,
+        };
+        if !self.book.finished() {
+            match &mut self.plan {
+                Plan::Race(race) => race.step(&mut self.book, input, now, rng),
+                Plan::OneByOne(walk) => walk.step(&mut self.book, input, now, rng),
+            }
+        }
+        self.book.take_actions()
     }
 
     /// When [`Input::Timer`] is due; [`Moment::NEVER`] if only something else can move the connect.
     pub fn poll_timeout(&self) -> Moment {
-        Moment::NEVER
+        match &self.plan {
+            Plan::Race(race) if !self.book.finished() => race.timer(),
+            _ => Moment::NEVER,
+        }
     }
 
     /// Every attempt that has ended in failure, in the order in which they ended.
     pub fn attempts(&self) -> &[Record] {
-        &self.records
+        self.book.records()
     }
 
-    /// The steps of [`Self::attempts`], one each.
+    /// What each of [`Self::attempts`] meant.
     pub fn steps(&self) -> &[Step] {
-        &self.steps
+        self.book.steps()
     }
 }
