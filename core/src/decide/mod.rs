@@ -2,4 +2,5 @@
 
 pub mod accept;
 pub mod attempt;
+pub mod classify;
 pub mod walk;
