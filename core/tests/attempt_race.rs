@@ -12,7 +12,7 @@ use pgfollow::decide::walk::TlsTry;
 use pgfollow::failure::Failure;
 use pgfollow::host::{HostSpec, Port};
 use pgfollow::net::ResolveError;
-use pgfollow::{Class, Code, Stage};
+use pgfollow::{Class, Code, SqlState, Stage};
 use proptest::prelude::*;
 
 const FOLLOW: HostWalk = HostWalk::Follow;
@@ -276,6 +276,29 @@ fn silent_name_servers_do_not_keep_it_from_addresses_that_were_good() {
         world.hosts[0].v6 = answer.map(|_: Vec<IpAddr>| Vec::new());
         (world.hosts[0].v4_takes, world.hosts[0].v6_takes) = (Duration::from_secs(2), Duration::from_secs(2));
         assert_eq!(world.run().at, 52 * MS);
+    }
+}
+
+#[test]
+fn a_name_that_gave_a_fresh_address_has_no_stale_ones() {
+    let mut world = World::new(FOLLOW, &[&[("moved", Does::Refuses)], &[("stale", PRIMARY)]]);
+    world.last_good = vec![vec![ip(1, 0)]];
+    world.hosts.truncate(1);
+    let run = world.run();
+    assert_eq!((run.dialled(), run.winner.as_deref()), (vec!["moved"], None));
+}
+
+#[test]
+fn a_role_question_that_fails_is_no_dead_end() {
+    let sqlstate = SqlState::new("42501").unwrap();
+    for failure in [
+        Failure::RoleUnknown("no row".into()),
+        Failure::Server { sqlstate, message: "permission denied".into(), after_auth: true },
+    ] {
+        let hosts: &[&[(&str, Does)]] = &[&[("1", Does::Fails(Stage::Role, failure))], &[("P", PRIMARY)]];
+        for walk in [FOLLOW, STRICT] {
+            assert_eq!(World::new(walk, hosts).run().winner.as_deref(), Some("P"), "{walk}");
+        }
     }
 }
 

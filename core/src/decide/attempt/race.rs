@@ -250,10 +250,8 @@ impl Race {
 
     /// Ends the connect if nothing better can come, or in time.
     fn end(&mut self, book: &mut Book, now: Moment) {
-        let busy = book.under_way()
-            || !self.begun
-            || self.look_ups.iter().flatten().any(LookUp::pending)
-            || self.waiting.iter().any(|w| !w.is_empty());
+        // Whoever waits is dialled as soon as nobody is under way any more, so those need no look here.
+        let busy = book.under_way() || !self.begun || self.look_ups.iter().flatten().any(LookUp::pending);
         let in_hand = best(book);
         let Some((dial, second_choice)) = in_hand else {
             if !busy {
