@@ -60,7 +60,12 @@ pub(crate) async fn walk(
     deadline: Deadline,
 ) -> Result<Arrived, Error> {
     let mut rng = StdRng::seed_from_u64(tools.seed);
-    let mut machine = Attempt::new(hosts, options);
+    // Addresses that were good, for when the name servers are slow or silent.
+    let last_good = hosts.iter().map(|h| {
+        let name = h.label();
+        [Family::V4, Family::V6].into_iter().flat_map(|f| tools.look_up.last_good(&name, f)).collect()
+    });
+    let mut machine = Attempt::new(hosts, options).with_last_good(last_good.collect());
     let mut work: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
     let mut dialling: HashMap<DialId, Dialling> = HashMap::new();
     let mut opened: HashMap<DialId, (Opened, Record)> = HashMap::new();

@@ -107,7 +107,8 @@ pub const TABLE: &[(&str, Meaning)] = &[
     // takes 28000 for transient.)
     ("28", HOPELESS),
     ("3D000", HOPELESS),
-    // Rolled back for certain.
+    // Rolled back for certain. (40002 is a violated constraint: denied by default.)
+    ("40000", AGAIN),
     ("40001", AGAIN),
     ("40P01", AGAIN),
     ("40003", NOT_HERE.statement(Class::UnknownOutcome)),

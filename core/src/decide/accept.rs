@@ -44,20 +44,20 @@ pub enum Accept {
 }
 
 impl Role {
-    /// Whether writes would be refused, if that is known. Standby or read-only: one yes is enough; a no needs both.
+    /// Whether writes would be refused, if that is known: one yes is enough, a no needs the question or both reports.
     fn read_only(self) -> Option<bool> {
-        self.transaction_read_only.or(match (self.in_hot_standby, self.default_read_only) {
-            (Some(true), _) | (_, Some(true)) => Some(true),
-            (Some(false), Some(false)) => Some(false),
+        match (self.in_hot_standby, self.default_read_only, self.transaction_read_only) {
+            (Some(true), _, _) | (_, Some(true), _) | (_, _, Some(true)) => Some(true),
+            (Some(false), Some(false), _) | (_, _, Some(false)) => Some(false),
             _ => None,
-        })
+        }
     }
 
     /// The one question that is still needed for these attributes.
     pub fn question(self, wanted: SessionAttrs) -> Option<Question> {
         match wanted {
             SessionAttrs::Any => None,
-            // libpq asks unless both were reported: a lone in_hot_standby=on would do, but then no server sends one.
+            // libpq asks unless both were reported; one yes is enough for the same answer, without the round trip.
             SessionAttrs::ReadWrite | SessionAttrs::ReadOnly => {
                 self.read_only().is_none().then_some(Question::TransactionReadOnly)
             }

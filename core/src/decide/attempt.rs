@@ -202,13 +202,23 @@ impl Attempt {
         self.book.shuffle(rng);
         match &mut self.plan {
             Plan::Race(race) => race.start(&mut self.book, now, rng),
-            Plan::OneByOne(walk) => walk.start(&mut self.book, now, rng),
+            Plan::OneByOne(walk) => walk.start(&mut self.book, now),
         }
         self.book.take_actions()
     }
 
     /// Takes what happened and gives the next actions. After [`Action::Finish`] it gives none.
     pub fn step(&mut self, input: Input, now: Moment, rng: &mut dyn Rng) -> Vec<Action> {
+        let input = match input {
+            Input::Resolved { spec, family, addresses } if addresses.is_empty() => Input::ResolveFailed {
+                spec,
+                family,
+                error: ResolveError::NoData,
+                resolved_before: false,
+                last_good: Vec::new(),
+            },
+            other => other,
+        };
         if !self.book.finished() {
             match &mut self.plan {
                 Plan::Race(race) => race.step(&mut self.book, input, now, rng),

@@ -161,6 +161,8 @@ fn strict(failed: &Failed, cx: &Context) -> Next {
 
 fn follow(failed: &Failed, cx: &Context) -> Next {
     match &failed.failure {
+        // The role question was answered with an error: that host isn't suitable, the login was in order.
+        Failure::Server { .. } if failed.stage == Stage::Role => Next::NextAddress,
         Failure::Server { sqlstate, after_auth, .. } => {
             let no_entry = sqlstate.as_str() == "28000";
             match other_way(cx) {

@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use tokio_postgres::IsolationLevel;
 
 use super::why::Why;
-use crate::error::{Class, Code, Error};
-use crate::sqlstate;
+use crate::decide::classify::Signal;
+use crate::error::{Code, Error};
 
 /// A transaction; dereferences to tokio-postgres's. Dropped without a commit it rolls back.
 pub struct Transaction<'a> {
@@ -27,7 +27,7 @@ impl<'a> Transaction<'a> {
         let member = why.member();
         if member.tap.tag() == "ROLLBACK" {
             let failed_by = member.tap.block_error();
-            let class = failed_by.map_or(Class::Transient, |s| sqlstate::meaning(s).at_statement);
+            let class = why.class(Signal::RolledBack { cause: failed_by });
             let mut e = Error::new(
                 Code::RolledBack,
                 class,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::member::{EndCause, Member};
 use crate::clock::Deadline;
-use crate::decide::classify::{Effect, Facts, Phase, Request, SessionFacts, Signal, classify};
+use crate::decide::classify::{
+    Carrier, Effect, Facts, Phase, Request, ServerWord, SessionFacts, Severity, Signal, classify,
+};
 use crate::error::{Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 use crate::sqlstate;
 use crate::tap::report::clean;
@@ -34,8 +36,13 @@ impl Why {
         let error = match e.as_db_error() {
             Some(db) => {
                 let state = SqlState::new(db.code().code()).unwrap_or_default();
-                let severity = db.severity().to_owned();
-                let class = self.class(Signal::Sqlstate { code: state, severity, then: None });
+                let class = self.class(Signal::Sqlstate(ServerWord {
+                    code: state,
+                    severity: severity(db),
+                    carrier: Carrier::Error,
+                    ended: false,
+                    sync_rep: false,
+                }));
                 Error::new(Code::Server, class, clean(db.message()))
                     .with_sqlstate(state)
                     .at_stage(Stage::Work)
@@ -104,9 +111,9 @@ impl Why {
     }
 
     /// The class by the tap's facts.
-    fn class(&self, signal: Signal) -> Class {
+    pub(super) fn class(&self, signal: Signal) -> Class {
         let tap = &self.member.tap;
-        let answered = matches!(signal, Signal::Sqlstate { .. });
+        let answered = matches!(signal, Signal::Sqlstate(_) | Signal::RolledBack { .. });
         let open = tap.status() != TxStatus::Idle;
         let facts = Facts {
             phase: if open && tap.may_commit() { Phase::Commit } else { Phase::Statement },
@@ -116,11 +123,9 @@ impl Why {
                 // What was answered had left, though nothing of it is out any more.
                 sent: if answered { Sent::Complete } else { tap.sent() },
                 in_transaction: open,
-                calls: tap.called_in_autocommit(),
+                may_commit_inside: tap.called_in_autocommit(),
             },
-            session: SessionFacts {
-                application_opened: tap.read_only_block().then(|| "BEGIN READ ONLY".to_owned()),
-            },
+            session: SessionFacts { opened_read_only: tap.read_only_block(), healthy_lately: false },
         };
         classify(&facts).class
     }
@@ -135,6 +140,16 @@ impl Why {
         )
         .on_host(self.member.candidate.to_string())
         .with_sent(Sent::Complete)
+    }
+}
+
+/// Only whether the session goes on matters here; a localised severity is judged by the SQLSTATE alone.
+fn severity(db: &tokio_postgres::error::DbError) -> Severity {
+    use tokio_postgres::error::Severity as Said;
+    match db.parsed_severity() {
+        Some(Said::Fatal) => Severity::Fatal,
+        Some(Said::Panic) => Severity::Panic,
+        _ => Severity::Error,
     }
 }
 

@@ -216,29 +216,13 @@ impl Book {
         healthy_lately: bool,
         now: Moment,
     ) -> Step {
-        let identity = matches!(failed.failure, Failure::TlsIdentity(_));
-        self.set(dial, State::Failed { identity });
-        self.dial_ended(dial, failed, encrypted, healthy_lately, now)
-    }
-
-    /// A session that was opened and given up for its role: its record.
-    pub(super) fn dial_refused(&mut self, dial: DialId, failed: &Failed, now: Moment) -> Step {
-        self.dial_ended(dial, failed, true, false, now)
-    }
-
-    fn dial_ended(
-        &mut self,
-        dial: DialId,
-        failed: &Failed,
-        encrypted: bool,
-        healthy_lately: bool,
-        now: Moment,
-    ) -> Step {
         let Dial { candidate, tls, started, .. } = self.get(dial);
         let (candidate, tried, took) = (candidate.clone(), *tls, now - *started);
         let local = matches!(candidate.address, Address::Unix(_));
         let cx = Context { tried, encrypted, local, healthy_lately, ..self.context() };
         let step = walk::step(failed, &cx);
+        let identity = matches!(failed.failure, Failure::TlsIdentity(_));
+        self.set(dial, State::Failed { identity });
         let record = Record { took, ..self.record(candidate.spec, Some(&candidate.address), failed, step) };
         self.note(record, step);
         step

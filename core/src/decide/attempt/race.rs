@@ -15,8 +15,7 @@ use super::{DialId, Input};
 use crate::clock::Moment;
 use crate::decide::walk::{Next, TlsTry};
 use crate::failure::Failure;
-use crate::host::{Address, Candidate};
-use crate::net::{Family, ResolveError};
+use crate::host::Address;
 
 /// How long later entries of the list, and last good addresses, wait for a look-up: with all look-ups out at once the
 /// faster answer would else change the order of the list by chance. RFC 8305, section 3, waits as long for a second
@@ -88,16 +87,19 @@ impl Race {
 
     pub(super) fn step(&mut self, book: &mut Book, input: Input, now: Moment, rng: &mut dyn Rng) {
         match input {
-            Input::Resolved { spec, family, addresses } if addresses.is_empty() => {
-                self.resolve_failed(book, spec, family, ResolveError::NoData, false, now);
-            }
-            Input::Resolved { spec, family, addresses }
-                if self.look_up(spec).is_some_and(|l| l.resolved(family)) =>
-            {
-                self.add(book, spec, addresses, rng);
+            Input::Resolved { spec, family, addresses } => {
+                let awaited = self.look_up(spec).is_some_and(|l| l.resolved(family));
+                if awaited {
+                    self.add(book, spec, addresses, rng);
+                }
             }
             Input::ResolveFailed { spec, family, error, resolved_before, last_good } => {
-                self.resolve_failed(book, spec, family, error, resolved_before, now);
+                let Some(look_up) = self.look_up(spec) else { return };
+                let since = look_up.started;
+                if let Some(name) = look_up.failed(family, error, resolved_before) {
+                    let failure = Failure::Resolve(name.error);
+                    book.spec_failed(spec, failure, name.resolved_before, since, now);
+                }
                 if self.look_up(spec).is_some_and(|l| !l.gave()) {
                     self.add(book, spec, last_good, rng);
                 }
@@ -160,22 +162,6 @@ impl Race {
         }
     }
 
-    fn resolve_failed(
-        &mut self,
-        book: &mut Book,
-        spec: usize,
-        family: Family,
-        error: ResolveError,
-        resolved_before: bool,
-        now: Moment,
-    ) {
-        let Some(look_up) = self.look_up(spec) else { return };
-        let since = look_up.started;
-        if let Some(name) = look_up.failed(family, error, resolved_before) {
-            book.spec_failed(spec, Failure::Resolve(name.error), name.resolved_before, since, now);
-        }
-    }
-
     fn add(&mut self, book: &Book, spec: usize, found: Vec<IpAddr>, rng: &mut dyn Rng) {
         for ip in found {
             let address = Address::Tcp(SocketAddr::new(ip, book.port(spec)));
@@ -199,13 +185,13 @@ impl Race {
         self.use_last_good(book, now, rng);
         let all_at_once = book.options.first_write.is_some();
         if winner(book).is_none() || all_at_once {
-            while let Some(candidate) = self.next(book, now) {
+            while let Some((spec, index)) = self.next(book, now) {
                 if !all_at_once && now < self.next_start {
                     self.timer = self.timer.min(self.next_start);
-                    self.waiting[candidate.spec].insert(0, candidate.address);
                     break;
                 }
-                book.dial(candidate, now);
+                let address = self.waiting[spec].remove(index);
+                book.dial(book.candidate(spec, address), now);
                 self.next_start = now + stagger(book);
             }
         }
@@ -229,8 +215,8 @@ impl Race {
         }
     }
 
-    /// Takes the next candidate off the list, if one may start but for the stagger.
-    fn next(&mut self, book: &Book, now: Moment) -> Option<Candidate> {
+    /// The next candidate that may start but for the stagger: its entry, and its index among those that wait there.
+    fn next(&mut self, book: &Book, now: Moment) -> Option<(usize, usize)> {
         for &spec in &book.order {
             self.waiting[spec].retain(|address| standing(book, spec, address) != Standing::Tried);
             let mut free: Vec<usize> = (0..self.waiting[spec].len())
@@ -243,8 +229,7 @@ impl Race {
                 free.sort_by_key(|&i| last_v6 == Some(is_v6(&self.waiting[spec][i])));
             }
             if let Some(&i) = free.first() {
-                let address = self.waiting[spec].remove(i);
-                return Some(book.candidate(spec, address));
+                return Some((spec, i));
             }
             if let Some(l) = &self.look_ups[spec]
                 && l.pending()
@@ -265,10 +250,8 @@ impl Race {
 
     /// Ends the connect if nothing better can come, or in time.
     fn end(&mut self, book: &mut Book, now: Moment) {
-        let busy = book.under_way()
-            || !self.begun
-            || self.look_ups.iter().flatten().any(LookUp::pending)
-            || self.waiting.iter().any(|w| !w.is_empty());
+        // Whoever waits is dialled as soon as nobody is under way any more, so those need no look here.
+        let busy = book.under_way() || !self.begun || self.look_ups.iter().flatten().any(LookUp::pending);
         let in_hand = best(book);
         let Some((dial, second_choice)) = in_hand else {
             if !busy {

@@ -18,7 +18,7 @@ use crate::decide::walk::{Next, TlsTry};
 use crate::error::Stage;
 use crate::failure::{Failed, Failure};
 use crate::host::Address;
-use crate::net::{Family, ResolveError};
+use crate::net::Family;
 
 #[derive(Debug)]
 pub(super) struct OneByOne {
@@ -43,8 +43,8 @@ impl OneByOne {
         }
     }
 
-    pub(super) fn start(&mut self, book: &mut Book, now: Moment, rng: &mut dyn Rng) {
-        self.next_host(book, now, rng);
+    pub(super) fn start(&mut self, book: &mut Book, now: Moment) {
+        self.next_host(book, now);
     }
 
     pub(super) fn step(&mut self, book: &mut Book, input: Input, now: Moment, rng: &mut dyn Rng) {
@@ -55,13 +55,21 @@ impl OneByOne {
             Input::ResolveFailed { spec, family, error, resolved_before, .. }
                 if self.has_turn(book, spec) =>
             {
-                self.resolve_failed(book, spec, family, error, resolved_before, now, rng);
+                let Some(look_up) = &mut self.look_up else { return };
+                let since = look_up.started;
+                if let Some(name) = look_up.failed(family, error, resolved_before) {
+                    book.spec_failed(spec, Failure::Resolve(name.error), name.resolved_before, since, now);
+                    self.next_host(book, now);
+                } else if self.current.is_none() {
+                    // Perhaps the other family's addresses have all been tried.
+                    self.next_address(book, now);
+                }
             }
             Input::Failed { dial, failed, encrypted, healthy_lately } if self.current == Some(dial) => {
                 let step = book.dial_failed(dial, &failed, encrypted, healthy_lately, now);
                 match step.next {
-                    Next::NextAddress => self.next_address(book, now, rng),
-                    Next::NextHost => self.next_host(book, now, rng),
+                    Next::NextAddress => self.next_address(book, now),
+                    Next::NextHost => self.next_host(book, now),
                     Next::PlainSameHost => self.current = Some(book.redial(dial, TlsTry::Plain, now)),
                     Next::TlsSameHost => self.current = Some(book.redial(dial, TlsTry::Tls, now)),
                     Next::Stop => book.fail(Some(step)),
@@ -76,8 +84,8 @@ impl OneByOne {
                 book.abandon(dial);
                 let wanted = SessionAttrs::PreferStandby;
                 let failure = Failure::WrongRole { wanted, seen: "not in recovery" };
-                book.dial_refused(dial, &Failed::new(Stage::Role, failure), now);
-                self.next_host(book, now, rng);
+                book.dial_failed(dial, &Failed::new(Stage::Role, failure), true, false, now);
+                self.next_host(book, now);
             }
             // A late word about a host that has had its turn, or about a dial that was given up.
             _ => {}
@@ -97,9 +105,6 @@ impl OneByOne {
         now: Moment,
         rng: &mut dyn Rng,
     ) {
-        if found.is_empty() {
-            return self.resolve_failed(book, spec, family, ResolveError::NoData, false, now, rng);
-        }
         if !self.look_up.as_mut().is_some_and(|l| l.resolved(family)) {
             return;
         }
@@ -110,34 +115,12 @@ impl OneByOne {
             self.addresses.insert(at, address);
         }
         if self.current.is_none() {
-            self.next_address(book, now, rng);
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the facts of one answer")]
-    fn resolve_failed(
-        &mut self,
-        book: &mut Book,
-        spec: usize,
-        family: Family,
-        error: ResolveError,
-        resolved_before: bool,
-        now: Moment,
-        rng: &mut dyn Rng,
-    ) {
-        let Some(look_up) = &mut self.look_up else { return };
-        let since = look_up.started;
-        if let Some(name) = look_up.failed(family, error, resolved_before) {
-            book.spec_failed(spec, Failure::Resolve(name.error), name.resolved_before, since, now);
-            self.next_host(book, now, rng);
-        } else if self.current.is_none() {
-            // The other family's addresses have all been tried.
-            self.next_address(book, now, rng);
+            self.next_address(book, now);
         }
     }
 
     /// To the next address of this host; past the last one, to the next host.
-    fn next_address(&mut self, book: &mut Book, now: Moment, rng: &mut dyn Rng) {
+    fn next_address(&mut self, book: &mut Book, now: Moment) {
         self.current = None;
         while let Some(address) = self.addresses.pop_front() {
             if !self.dialled.contains(&address) {
@@ -149,11 +132,11 @@ impl OneByOne {
             }
         }
         if !self.look_up.as_ref().is_some_and(LookUp::pending) {
-            self.next_host(book, now, rng);
+            self.next_host(book, now);
         }
     }
 
-    fn next_host(&mut self, book: &mut Book, now: Moment, rng: &mut dyn Rng) {
+    fn next_host(&mut self, book: &mut Book, now: Moment) {
         self.current = None;
         loop {
             self.addresses.clear();
@@ -171,7 +154,7 @@ impl OneByOne {
             match book.places(spec) {
                 Places::Known(addresses) => {
                     self.addresses = addresses.into();
-                    return self.next_address(book, now, rng);
+                    return self.next_address(book, now);
                 }
                 Places::Name(name) => {
                     self.look_up = Some(LookUp::new(now));
