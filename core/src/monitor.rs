@@ -177,7 +177,7 @@ impl Monitor {
                 }
                 continue;
             }
-            let harmless = m.tap.harmless(m.declared_read_only());
+            let harmless = m.tap.harmless();
             match in_flight {
                 InFlight::Close => m.end(verdict.clone()),
                 InFlight::CloseUnlessHarmless { grace } if harmless && !grace.is_zero() => {
@@ -198,10 +198,7 @@ impl Monitor {
             while member.tap.busy() && clock::now() < until && member.ended().is_none() {
                 clock::sleep_until(clock::now() + Duration::from_millis(5)).await;
             }
-            if member.tap.busy()
-                && member.ended().is_none()
-                && member.tap.harmless(member.declared_read_only())
-            {
+            if member.tap.busy() && member.ended().is_none() && member.tap.harmless() {
                 // What can't be cancelled is closed all the same.
                 let _ = cancel::send(&opener, &member).await;
             }

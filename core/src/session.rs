@@ -136,8 +136,8 @@ impl Session {
         Why::new(Arc::clone(&self.member))
     }
 
-    /// Declares that what is done here until the next call of this only reads: a transaction begun READ ONLY may then
-    /// be given up at once when its host must be left, and a lost read is transient, not unknown.
+    /// Declares that what is done here until the next call of this only reads: a lost request is then transient, not
+    /// unknown. (A transaction begun READ ONLY declares that for itself.)
     pub fn declare_read_only(&self, yes: bool) {
         self.member.declare_read_only(yes);
     }

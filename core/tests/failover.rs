@@ -26,8 +26,12 @@ async fn a_blocked_write_on_a_frozen_primary_returns_and_the_next_lands_on_the_n
     let cluster = Cluster::start(ClusterOptions::new(binaries)).await.unwrap();
     let url = format!("{}?target_session_attrs=read-write", cluster.conninfo());
     let connector = Connector::new(&url).unwrap();
-    let session = connector.connect_within(Duration::from_secs(10)).await.unwrap();
+    let mut session = connector.connect_within(Duration::from_secs(10)).await.unwrap();
     session.batch_execute("CREATE TABLE t (n int)").await.unwrap();
+    // What a READ ONLY block declared ends with it: the write below is none the more harmless.
+    let block = session.build_transaction().read_only(true).start().await.unwrap();
+    block.query_one("SELECT count(*) FROM t", &[]).await.unwrap();
+    block.commit().await.unwrap();
     // The monitor looks around before anything breaks.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let prober = Prober::start(&cluster, 1).await.unwrap();

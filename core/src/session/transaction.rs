@@ -77,12 +77,11 @@ impl DerefMut for Transaction<'_> {
 pub struct TransactionBuilder<'a> {
     why: Why,
     inner: tokio_postgres::TransactionBuilder<'a>,
-    read_only: bool,
 }
 
 impl<'a> TransactionBuilder<'a> {
     pub(super) fn new(why: Why, inner: tokio_postgres::TransactionBuilder<'a>) -> Self {
-        Self { why, inner, read_only: false }
+        Self { why, inner }
     }
 
     /// The isolation level.
@@ -92,11 +91,10 @@ impl<'a> TransactionBuilder<'a> {
         self
     }
 
-    /// READ ONLY or READ WRITE. READ ONLY is also the declaration that lets its host be left at once.
+    /// READ ONLY or READ WRITE. READ ONLY is also a declaration, for this block alone: its host may be left at once.
     #[must_use]
     pub fn read_only(mut self, yes: bool) -> Self {
         self.inner = self.inner.read_only(yes);
-        self.read_only = yes;
         self
     }
 
@@ -112,8 +110,7 @@ impl<'a> TransactionBuilder<'a> {
     /// # Errors
     /// What the server says to BEGIN, or the loss of the connection, with its class.
     pub async fn start(self) -> Result<Transaction<'a>, Error> {
-        let Self { why, inner, read_only } = self;
-        why.member().declare_read_only(read_only);
+        let Self { why, inner } = self;
         match inner.start().await {
             Ok(inner) => Ok(Transaction { inner, why }),
             Err(e) => Err(why.diagnose(e)),

@@ -119,7 +119,12 @@ impl Why {
             phase: if open && tap.may_commit() { Phase::Commit } else { Phase::Statement },
             signal,
             request: Request {
-                effect: if self.member.declared_read_only() { Effect::Read } else { Effect::Write },
+                // The session's declaration, or the block's own (which ends with the block).
+                effect: if self.member.declared_read_only() || tap.read_only_block() {
+                    Effect::Read
+                } else {
+                    Effect::Write
+                },
                 // What was answered had left, though nothing of it is out any more.
                 sent: if answered { Sent::Complete } else { tap.sent() },
                 in_transaction: open,

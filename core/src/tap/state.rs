@@ -172,14 +172,11 @@ impl TapState {
         s.out.front().map_or(s.called, |r| s.status == TxStatus::Idle && r.effect.calls)
     }
 
-    /// Whether what is out can be given up without asking what became of it: the caller declared it read-only and it
-    /// runs in a READ ONLY block, or a block is open and nothing that is out can end it.
-    pub(crate) fn harmless(&self, declared_read_only: bool) -> bool {
+    /// Whether what is out can be given up without asking what became of it: a block is open, and it was begun READ
+    /// ONLY by the caller, or nothing that is out can end it.
+    pub(crate) fn harmless(&self) -> bool {
         let s = lock(&self.inner);
-        if s.status == TxStatus::Idle {
-            return false;
-        }
-        (declared_read_only && s.read_only_block) || !s.effects().may_end
+        s.status != TxStatus::Idle && (s.read_only_block || !s.effects().may_end)
     }
 
     /// Whether the open block was begun READ ONLY by the caller.
