@@ -372,7 +372,8 @@ pub struct Tuning {
     pub probe_misses: u32,
     /// Role and term are read at least this often, even where traffic proves that the host lives.
     pub term_read_every: Duration,
-    /// Between two questions on an open probe session while a primary is sought.
+    /// Between two questions on an open probe session while a primary is sought. Short, because half of it is added to
+    /// every failover; the question is as cheap as one can be (0.1 ms, "in recovery?") for as long as it is a standby.
     pub search_interval: Duration,
     /// First gap between two dials of a probe session during a search.
     pub search_dial_first: Duration,
@@ -400,7 +401,7 @@ impl Default for Tuning {
             probe_deadline: ms(1_000),
             probe_misses: 3,
             term_read_every: ms(5_000),
-            search_interval: ms(50),
+            search_interval: ms(20),
             search_dial_first: ms(100),
             search_dial_max: ms(500),
             jitter: 0.2,

@@ -4,7 +4,7 @@
 //! when a connect is tried again: what a connect is, is [`crate::connect`]'s.
 
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -62,6 +62,8 @@ struct Inner {
     look_up: Arc<LookUp>,
     monitor: Arc<Monitor>,
     started: Once,
+    /// Somebody is having the first look around.
+    looking: AtomicBool,
     seed: AtomicU64,
 }
 
@@ -175,8 +177,15 @@ impl Connector {
         })?);
         let look_up = Arc::new(LookUp::new(&config, resolver, seed));
         let monitor = Monitor::new(Arc::clone(&config), Arc::clone(&opener), Arc::clone(&look_up), seed);
-        let inner =
-            Inner { config, opener, look_up, monitor, started: Once::new(), seed: AtomicU64::new(seed) };
+        let inner = Inner {
+            config,
+            opener,
+            look_up,
+            monitor,
+            started: Once::new(),
+            looking: AtomicBool::new(false),
+            seed: AtomicU64::new(seed),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -196,6 +205,7 @@ impl Connector {
     /// Permanent where no other try can help; else transient. [`Error::attempts`] has every attempt.
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
+        self.first_look(self.attrs(), Deadline::NONE).await;
         self.walk(self.attrs(), Deadline::NONE).await
     }
 
@@ -218,6 +228,7 @@ impl Connector {
             self.until_fits(attrs, &mut changes, Deadline::after(self.jittered(PAUSE_MAX)).min(deadline))
                 .await;
         }
+        self.first_look(attrs, deadline).await;
         loop {
             let e = match self.walk(attrs, deadline).await {
                 Ok(s) => return Ok(s),
@@ -261,10 +272,29 @@ impl Connector {
             && self.inner.monitor.primary().is_some_and(|(_, fresh)| fresh)
     }
 
+    /// The process's first write session asks every host. Those that are wanted meanwhile wait for what is seen then;
+    /// each asking for itself would be a storm of logins (workers × hosts) at every start of a service.
+    async fn first_look(&self, attrs: SessionAttrs, deadline: Deadline) {
+        let Some(wait) = self.first_write(attrs) else { return };
+        if !self.inner.looking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let until = Deadline::after(wait).min(deadline);
+        let mut changes = self.inner.monitor.changes();
+        while !self.inner.monitor.settled() && until.bound(changes.changed()).await.is_ok() {}
+    }
+
+    /// How long a session that is to write waits for all hosts, as long as nothing is known of them.
+    fn first_write(&self, attrs: SessionAttrs) -> Option<Duration> {
+        let Inner { config, monitor, .. } = &*self.inner;
+        let writes = matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary);
+        let wanted = writes && config.monitor != MonitorMode::Off && config.hosts.len() > 1;
+        (wanted && !monitor.settled()).then_some(config.tuning.first_write_wait)
+    }
+
     async fn walk(&self, attrs: SessionAttrs, deadline: Deadline) -> Result<Session, Error> {
         let Inner { config, opener, look_up, monitor, .. } = &*self.inner;
         let writes = matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary);
-        let watching = config.monitor != MonitorMode::Off;
         let tuning = &config.tuning;
         let options = Options {
             walk: config.host_walk,
@@ -276,8 +306,7 @@ impl Connector {
             stagger_min: tuning.stagger_min,
             fastest_rtt: monitor.fastest_rtt(),
             prefer: monitor.primary().filter(|(_, fresh)| writes && *fresh).map(|(c, _)| c),
-            first_write: (writes && watching && config.hosts.len() > 1 && !monitor.settled())
-                .then_some(tuning.first_write_wait),
+            first_write: self.first_write(attrs),
             local_dir: config.local_socket_dir.clone(),
         };
         let tools = Tools {

@@ -9,7 +9,7 @@ mod probes;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -60,6 +60,7 @@ pub(crate) struct Monitor {
     wake: Arc<Notify>,
     last_run: AtomicU64,
     waiting: AtomicU64,
+    searching: AtomicBool,
     gates: Mutex<HashMap<HostId, Arc<Semaphore>>>,
 }
 
@@ -94,6 +95,7 @@ impl Monitor {
             wake: Arc::new(Notify::new()),
             last_run: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            searching: AtomicBool::new(false),
             gates: Mutex::default(),
         });
         monitor.opener.watched_by(Arc::downgrade(&monitor));
@@ -153,7 +155,10 @@ impl Monitor {
                         m.retire();
                     }
                 }
-                Action::Search { running } => self.look_up.search(running, now),
+                Action::Search { running } => {
+                    self.searching.store(running, Ordering::Relaxed);
+                    self.look_up.search(running, now);
+                }
                 Action::SuspectOurselves { .. } => {}
                 Action::Publish => {
                     self.snapshot.store(Arc::new(topology.snapshot(now)));

@@ -141,8 +141,10 @@ impl Opener {
         let (secured, socket) = self.secured(to, tls, progress).await?;
         let encrypted = secured.encrypted;
         progress.at(Stage::Authenticate);
+        tracing::trace!(target: "pgfollow", %to, ?purpose, "dialled");
         let login = handshake::login(secured, &self.login_params(to, purpose)).await?;
         progress.at(Stage::Role);
+        tracing::trace!(target: "pgfollow", %to, ?purpose, "logged in");
         let member = Arc::new(Member::new(host, to.clone(), generation, login.tap));
         let watcher = self.watcher.get().cloned().unwrap_or_default();
         let messages = driver::spawn(login.connection, Arc::clone(&member), watcher);
@@ -159,6 +161,7 @@ impl Opener {
         if let Purpose::Caller(wanted) = purpose {
             self.fit(&mut opened, wanted).await?;
             self.set_up(&mut opened).await?;
+            tracing::trace!(target: "pgfollow", %to, "set up");
         }
         Ok(opened)
     }
@@ -187,17 +190,22 @@ impl Opener {
     /// The term and the session's own settings, in one round trip. What goes wrong here costs knowledge, never the
     /// session, unless the connection itself went.
     async fn set_up(&self, opened: &mut Opened) -> Result<(), Failed> {
-        let readable = self.readable(&opened.member.candidate.address);
-        let direct = self.config.endpoint == Endpoint::Direct;
-        let mut sql = readable.term_query();
-        if let Some(set) = role::setup_sql(direct) {
+        let at = opened.member.candidate.address.clone();
+        let version = opened.member.tap.parameter("server_version").map_or(0, |v| role::major(&v));
+        let settings = role::setup_sql(self.config.endpoint == Endpoint::Direct, version);
+        let mut sql = self.readable(&at).term_query(false);
+        for set in &settings {
             sql.push_str("; ");
-            sql.push_str(&set);
+            sql.push_str(set);
         }
         match opened.client.simple_query(&sql).await {
             Ok(answer) => opened.term = role::term_row(&answer),
             Err(_) if !opened.client.is_closed() => {
-                opened.term = self.ask_term(&opened.client, &opened.member.candidate.address).await;
+                opened.term = self.ask_term(&opened.client, &at, false).await;
+                for set in settings {
+                    // What this server doesn't have, it does without.
+                    let _ = opened.client.simple_query(set).await;
+                }
             }
             Err(_) => {}
         }
@@ -208,10 +216,10 @@ impl Opener {
     }
 
     /// Asks the term row on an open session; learns first what may be read where a full question was refused.
-    /// `None` when the session gave no answer.
-    pub(crate) async fn ask_term(&self, client: &Client, at: &Address) -> Option<TermRow> {
+    /// `None` when the session gave no answer. `count`: see [`Readable::term_query`].
+    pub(crate) async fn ask_term(&self, client: &Client, at: &Address, count: bool) -> Option<TermRow> {
         let readable = self.readable(at);
-        match client.simple_query(&readable.term_query()).await {
+        match client.simple_query(&readable.term_query(count)).await {
             Ok(answer) => return role::term_row(&answer),
             Err(e) if e.as_db_error().is_none() => return None,
             Err(_) => {}
@@ -223,7 +231,7 @@ impl Opener {
             Err(_) => Readable::NOTHING,
         };
         lock(&self.readable).insert(at.clone(), learned);
-        client.simple_query(&learned.term_query()).await.ok().and_then(|answer| role::term_row(&answer))
+        client.simple_query(&learned.term_query(count)).await.ok().and_then(|answer| role::term_row(&answer))
     }
 
     fn readable(&self, at: &Address) -> Readable {

@@ -3,24 +3,34 @@
 //! Decides nothing: when to dial and ask, and what silence means, is [`crate::decide::topology`]'s.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
 use super::Monitor;
 use crate::clock::{self, Deadline};
-use crate::decide::topology::{ConnectKind, EndCause, Input};
+use crate::config::Endpoint;
+use crate::decide::accept::Question;
+use crate::decide::topology::{ConnectKind, EndCause, Input, TermRow};
 use crate::decide::walk::{self, Next, TlsTry};
 use crate::failure::{Failed, Failure};
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::open::{Opened, Progress, Purpose};
+use crate::role;
+
+/// An open session and the last row that it gave.
+struct Probe {
+    opened: Opened,
+    row: Mutex<TermRow>,
+}
 
 /// The probe sessions and dials under way, by host.
 #[derive(Default)]
 pub(super) struct Probes {
-    sessions: HashMap<HostId, Arc<Opened>>,
+    sessions: HashMap<HostId, Arc<Probe>>,
     dials: HashMap<HostId, AbortHandle>,
 }
 
@@ -41,7 +51,7 @@ impl Probes {
 
     /// Whether this member is the host's current probe session; it is forgotten if so.
     pub(super) fn ended(&mut self, host: HostId, member: u64) -> bool {
-        let current = self.sessions.get(&host).is_some_and(|s| s.member.id == member);
+        let current = self.sessions.get(&host).is_some_and(|s| s.opened.member.id == member);
         if current {
             self.sessions.remove(&host);
         }
@@ -57,7 +67,7 @@ pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect:
             Ok((session, row, rtt)) => {
                 let mut probes = lock(&m.probes);
                 probes.dials.remove(&host);
-                probes.sessions.insert(host, Arc::new(session));
+                probes.sessions.insert(host, Arc::new(Probe { opened: session, row: Mutex::new(row) }));
                 drop(probes);
                 m.feed(Input::ProbeConnected { host, row, rtt });
             }
@@ -83,7 +93,7 @@ async fn opened(
     to: &Candidate,
     connect: Duration,
     login: Duration,
-) -> Result<(Opened, crate::decide::topology::TermRow, Duration), Failed> {
+) -> Result<(Opened, TermRow, Duration), Failed> {
     let local = matches!(to.address, Address::Unix(_));
     let mut tls = TlsTry::first(m.config.tls.sslmode, local);
     // The socket and the whole have each their bound; a second try (prefer, allow) shares the second one.
@@ -98,7 +108,7 @@ async fn opened(
         let failed = match result {
             Ok(session) => {
                 let asked = clock::now();
-                let row = until.bound(m.opener.ask_term(&session.client, &to.address)).await;
+                let row = until.bound(m.opener.ask_term(&session.client, &to.address, true)).await;
                 return match row {
                     Ok(Some(row)) => Ok((session, row, clock::now() - asked)),
                     Ok(None) => {
@@ -126,21 +136,42 @@ async fn opened(
     }
 }
 
-/// Asks the term row on the open probe session. The answer is fed whenever it comes.
+/// Asks on the open probe session. The answer is fed whenever it comes.
 pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
-    let Some(session) = lock(&monitor.probes).sessions.get(&host).cloned() else { return };
+    let Some(probe) = lock(&monitor.probes).sessions.get(&host).cloned() else { return };
     let m = Arc::clone(monitor);
     tokio::spawn(async move {
         let asked = clock::now();
-        match m.opener.ask_term(&session.client, &session.member.candidate.address).await {
-            Some(row) => m.feed(Input::ProbeAnswered { host, row, rtt: clock::now() - asked }),
+        match answer(&m, &probe).await {
+            Some(row) => {
+                *lock(&probe.row) = row;
+                m.feed(Input::ProbeAnswered { host, row, rtt: clock::now() - asked });
+            }
             // An ended session is told by its driver; one that answers nonsense is ended here.
-            None if session.client.is_closed() => {}
+            None if probe.opened.client.is_closed() => {}
             None => {
-                if lock(&m.probes).ended(host, session.member.id) {
+                if lock(&m.probes).ended(host, probe.opened.member.id) {
                     m.feed(Input::ProbeFailed { host, cause: EndCause::Fin });
                 }
             }
         }
     });
+}
+
+/// The host's row now. A search asks a standby dozens of times a second, each process of a fleet for itself: whether
+/// it is still in recovery costs a quarter of the row, and while it is, the rest stands as it was (a backend never
+/// outlives its server; only behind a pooler could it be another one, so there the whole row is asked).
+async fn answer(m: &Monitor, probe: &Probe) -> Option<TermRow> {
+    let Opened { client, member, .. } = &probe.opened;
+    let last = *lock(&probe.row);
+    let brief = m.searching.load(Ordering::Relaxed)
+        && last.in_recovery
+        && m.config.endpoint == Endpoint::Direct;
+    if brief {
+        let answer = client.simple_query(role::question_sql(Question::InRecovery)).await.ok()?;
+        if role::question_answer(&answer)? {
+            return Some(last);
+        }
+    }
+    m.opener.ask_term(client, &member.candidate.address, false).await
 }

@@ -194,6 +194,11 @@ impl TapState {
         lock(&self.inner).block_error
     }
 
+    /// A parameter as the server reported it last.
+    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
+        lock(&self.inner).parameters.get(name).cloned()
+    }
+
     /// A parameter that is on or off.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         lock(&self.inner).parameters.get(name).and_then(|v| on_off(v))
