@@ -16,7 +16,7 @@ use crate::decide::topology::Input;
 use crate::host::{Address, Candidate, HostSpec, Port};
 use crate::lock;
 use crate::monitor::Monitor;
-use crate::net::{AnswerSource, Family, Resolve, ResolveError};
+use crate::net::{Family, Resolve, ResolveError};
 use crate::resolve::literal;
 
 /// The names of one connector.
@@ -25,21 +25,13 @@ pub(crate) struct LookUp {
     book: Mutex<(Names, StdRng)>,
     /// Every entry of the host list that has a name to look up: index, name, port.
     named: Vec<(usize, String, u16)>,
-    /// The configured name servers are elsewhere, so an answer of theirs proves that our network works.
-    servers_elsewhere: bool,
 }
 
 impl LookUp {
     pub(crate) fn new(config: &Config, resolver: Arc<dyn Resolve>, seed: u64) -> Self {
         let named: Vec<_> = config.hosts.iter().enumerate().filter_map(|(i, h)| named(i, h)).collect();
         let names = Names::new(named.iter().map(|(_, n, _)| n.clone()), clock::now());
-        let servers = &config.dns_servers;
-        Self {
-            resolver,
-            book: Mutex::new((names, StdRng::seed_from_u64(seed))),
-            named,
-            servers_elsewhere: !servers.is_empty() && servers.iter().all(|s| !s.ip().is_loopback()),
-        }
+        Self { resolver, book: Mutex::new((names, StdRng::seed_from_u64(seed))), named }
     }
 
     /// Looks a name up now and notes the answer.
@@ -94,7 +86,7 @@ impl LookUp {
             tokio::spawn(async move {
                 let answer = me.resolver.resolve(&question.name, question.family).await;
                 let now = clock::now();
-                let by_dns = answer.as_ref().is_ok_and(|a| a.source == AnswerSource::Dns);
+                let server = answer.as_ref().ok().and_then(|a| a.server);
                 {
                     let (names, _) = &mut *lock(&me.book);
                     match answer {
@@ -102,8 +94,8 @@ impl LookUp {
                         Err(e) => names.failed(&question.name, question.family, e, now),
                     }
                 }
-                if by_dns {
-                    monitor.feed(Input::NameServerAnswered { local: !me.servers_elsewhere });
+                if let Some(server) = server {
+                    monitor.feed(Input::NameServerAnswered { local: server.ip().is_loopback() });
                 }
                 me.tell(&question.name, &monitor);
             });

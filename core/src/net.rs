@@ -99,6 +99,8 @@ pub struct Answer {
     pub ttl: Option<Duration>,
     /// Where it came from.
     pub source: AnswerSource,
+    /// The name server that gave it, where one did. An answer from another machine shows that our own network works.
+    pub server: Option<SocketAddr>,
     /// When it arrived.
     pub at: Moment,
 }

@@ -71,20 +71,20 @@ impl Resolver {
 
     async fn look_up(&self, name: &str, family: Family, deadline: Deadline) -> Result<Answer, ResolveError> {
         if let Some(address) = literal(name, 0) {
-            return of_family(vec![carried(name, address)?], family, None, AnswerSource::Literal);
+            return of_family(vec![carried(name, address)?], family, AnswerSource::Literal);
         }
         if name.is_empty() || name.contains('\0') {
             return Err(ResolveError::NoSuchName);
         }
         let pinned = files::hosts_entry(&self.files.hosts, name);
         if is_localhost(name) {
-            return of_family(loopback(pinned), family, None, AnswerSource::HostsFile);
+            return of_family(loopback(pinned), family, AnswerSource::HostsFile);
         }
         if self.kind == ResolverKind::System {
             return self.ask_system(name, family).await;
         }
         if let Some(addresses) = pinned {
-            return of_family(addresses, family, None, AnswerSource::HostsFile);
+            return of_family(addresses, family, AnswerSource::HostsFile);
         }
         let may_hand_over = self.kind == ResolverKind::Auto && self.dns_servers.is_empty();
         let servers = match files::servers(&self.files, &self.dns_servers) {
@@ -101,7 +101,10 @@ impl Resolver {
             }
         };
         match ask::ask(&servers, name, family, deadline).await {
-            Ok(found) => of_family(found.addresses, family, Some(found.ttl), AnswerSource::Dns),
+            Ok(found) => {
+                let answer = of_family(found.addresses, family, AnswerSource::Dns)?;
+                Ok(Answer { ttl: Some(found.ttl), server: Some(found.server), ..answer })
+            }
             Err(ResolveError::NoSuchName) if may_hand_over => {
                 if !self.said_unknown.swap(true, Ordering::Relaxed) {
                     tracing::info!(
@@ -117,7 +120,7 @@ impl Resolver {
 
     async fn ask_system(&self, name: &str, family: Family) -> Result<Answer, ResolveError> {
         let addresses = self.system.look_up(name).await?;
-        of_family(addresses, family, None, AnswerSource::System)
+        of_family(addresses, family, AnswerSource::System)
     }
 }
 
@@ -170,14 +173,13 @@ fn loopback(pinned: Option<Vec<IpAddr>>) -> Vec<IpAddr> {
 fn of_family(
     mut addresses: Vec<IpAddr>,
     family: Family,
-    ttl: Option<Duration>,
     source: AnswerSource,
 ) -> Result<Answer, ResolveError> {
     addresses.retain(|a| a.is_ipv4() == (family == Family::V4));
     if addresses.is_empty() {
         return Err(ResolveError::NoData);
     }
-    Ok(Answer { addresses, ttl, source, at: clock::now() })
+    Ok(Answer { addresses, ttl: None, source, server: None, at: clock::now() })
 }
 
 #[cfg(test)]

@@ -45,8 +45,9 @@ impl Readable {
     /// pg_stat_activity costs a new backend more than all the rest together (4 ms of 6), so only a monitor's login asks.
     pub(crate) fn term_query(self, count: bool) -> String {
         let part = |allowed: bool, sql: &str| if allowed { sql.to_owned() } else { "NULL".to_owned() };
-        let activity =
-            format!("(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = '{MONITOR_NAME}')");
+        let activity = format!(
+            "(SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE application_name = '{MONITOR_NAME}')"
+        );
         [
             "SELECT pg_catalog.pg_is_in_recovery()".to_owned(),
             "current_setting('default_transaction_read_only')".to_owned(),

@@ -211,7 +211,7 @@ impl Shell {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_healthy_primary_of_the_highest_term_never_loses_a_call(

@@ -164,9 +164,8 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
 async fn answer(m: &Monitor, probe: &Probe) -> Option<TermRow> {
     let Opened { client, member, .. } = &probe.opened;
     let last = *lock(&probe.row);
-    let brief = m.searching.load(Ordering::Relaxed)
-        && last.in_recovery
-        && m.config.endpoint == Endpoint::Direct;
+    let brief =
+        m.searching.load(Ordering::Relaxed) && last.in_recovery && m.config.endpoint == Endpoint::Direct;
     if brief {
         let answer = client.simple_query(role::question_sql(Question::InRecovery)).await.ok()?;
         if role::question_answer(&answer)? {

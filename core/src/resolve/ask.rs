@@ -40,6 +40,7 @@ pub(super) struct Servers {
 pub(super) struct Found {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) ttl: Duration,
+    pub(super) server: SocketAddr,
 }
 
 /// Asks for one family of a name, through the search list.
@@ -193,11 +194,11 @@ async fn one(
         Family::V6 => RecordType::AAAA,
     };
     let lookup = builder.build().map_err(failed)?.lookup(name.clone(), kind).await.map_err(failed)?;
-    found(name, lookup.answers())
+    found(server, name, lookup.answers())
 }
 
 /// The addresses that the records give for a name, aliases followed; records of other names are no answer.
-fn found(name: &Name, records: &[Record]) -> Result<Found, ResolveError> {
+fn found(server: SocketAddr, name: &Name, records: &[Record]) -> Result<Found, ResolveError> {
     let mut owners = vec![name];
     let mut ttl = u32::MAX;
     let mut addresses = Vec::new();
@@ -226,7 +227,7 @@ fn found(name: &Name, records: &[Record]) -> Result<Found, ResolveError> {
     if addresses.is_empty() {
         return Err(ResolveError::NoData);
     }
-    Ok(Found { addresses, ttl: Duration::from_secs(ttl.into()) })
+    Ok(Found { addresses, ttl: Duration::from_secs(ttl.into()), server })
 }
 
 fn failure(server: SocketAddr, e: NetError) -> ResolveError {
@@ -247,6 +248,8 @@ fn failure(server: SocketAddr, e: NetError) -> ResolveError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 53);
 
     fn servers(search: &[&str], ndots: usize) -> Servers {
         let search = search.iter().map(|s| Name::from_ascii(s).unwrap()).collect();
@@ -295,12 +298,12 @@ mod tests {
             record("b.test.", 7, alias("c.test.")),
             record("db.test.", 60, alias("b.test.")),
         ];
-        let f = found(&db, &records).unwrap();
+        let f = found(SERVER, &db, &records).unwrap();
         assert_eq!(f.addresses, ["10.0.0.1".parse::<IpAddr>().unwrap()]);
         assert_eq!(f.ttl, Duration::from_secs(7), "the shortest on the way");
-        assert_eq!(found(&db, &records[..1]).unwrap_err(), ResolveError::NoData);
+        assert_eq!(found(SERVER, &db, &records[..1]).unwrap_err(), ResolveError::NoData);
         let circle = [record("db.test.", 1, alias("b.test.")), record("b.test.", 1, alias("db.test."))];
-        assert_eq!(found(&db, &circle).unwrap_err(), ResolveError::NoData);
+        assert_eq!(found(SERVER, &db, &circle).unwrap_err(), ResolveError::NoData);
     }
 
     #[test]

@@ -22,9 +22,13 @@ impl Resolve for Names {
             match found {
                 None => Err(ResolveError::NoSuchName),
                 Some(addresses) if addresses.is_empty() => Err(ResolveError::NoData),
-                Some(addresses) => {
-                    Ok(Answer { addresses, ttl: None, source: AnswerSource::Dns, at: clock::now() })
-                }
+                Some(addresses) => Ok(Answer {
+                    addresses,
+                    ttl: None,
+                    source: AnswerSource::Dns,
+                    server: None,
+                    at: clock::now(),
+                }),
             }
         })
     }

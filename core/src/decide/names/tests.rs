@@ -22,6 +22,7 @@ fn answer(addresses: &[&str], at: Moment) -> Answer {
         addresses: addresses.iter().map(|a| ip(a)).collect(),
         ttl: Some(Duration::from_secs(5)),
         source: AnswerSource::Dns,
+        server: None,
         at,
     }
 }
