@@ -17,17 +17,15 @@ pub(crate) const DIM: Style = Style::new().dimmed();
 /// The word "error".
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// Sends the library's log to standard error; warnings and worse unless RUST_LOG says otherwise.
+/// Sends the library's log to standard error: warnings and worse, or with times what RUST_LOG asks for.
 pub(crate) fn start_log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let asked = EnvFilter::try_from_default_env();
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(colour)
-        .without_time()
-        .with_target(false)
-        .init();
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(colour).with_target(false);
+    match asked {
+        Ok(filter) => log.with_env_filter(filter).init(),
+        Err(_) => log.with_env_filter(EnvFilter::new("warn")).without_time().init(),
+    }
 }
 
 /// Writes data to standard output and ends with success.
