@@ -15,6 +15,8 @@ async fn a_query_of_twenty_seconds_is_not_a_sick_host() {
         works(&session).await;
     }
     assert_eq!(clears(&mut events), []);
+    // Nothing has changed for 20 s; the picture is of this moment all the same.
+    assert!(pgfollow::clock::now() - bench.connector.topology().at < Duration::from_secs(5));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
