@@ -334,7 +334,7 @@ impl Connector {
     /// What is known of every host now.
     pub fn topology(&self) -> Arc<Snapshot> {
         self.start();
-        self.inner.monitor.snapshot()
+        self.inner.monitor.snapshot_now()
     }
 
     /// What is known of every name: addresses, TTL, age.

@@ -382,7 +382,12 @@ impl Monitor {
         let _ = self.events.send(Event { at, kind });
     }
 
-    /// What is known now.
+    /// What is known now, ages and probe sessions included.
+    pub(crate) fn snapshot_now(&self) -> Arc<Snapshot> {
+        Arc::new(lock(&self.topology).snapshot(clock::now()))
+    }
+
+    /// What was known when it last changed: states and generations hold, ages don't.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }

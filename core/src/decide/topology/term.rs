@@ -41,6 +41,8 @@ impl Topology {
             p.dialling = None;
             p.failing = None;
             p.rtt = Some(rtt);
+            // The round trip: connects space their attempts by the quickest one.
+            self.changed = true;
         }
         self.learn(id, row, Via::FreshProbe, now);
         self.plan_next_probe(id, now);
