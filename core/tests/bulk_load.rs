@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::SinkExt;
-use pgfollow::Connector;
 use pgfollow::dial::TcpDial;
 use pgfollow::host::Address;
 use pgfollow::net::{BoxFuture, Dial, Socket, SocketControl, SocketOptions};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions};
+use pgfollow::{Connector, Session};
+use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, netns};
 
 /// How long the lock is held: longer than any limit below.
 const LOCKED: Duration = Duration::from_secs(15);
@@ -67,23 +67,42 @@ struct Load {
     locked_row: usize,
 }
 
+/// Every row a kilobyte; the server's answer, or why there is none.
+async fn copy(session: &Session, table: &str, rows: usize) -> Result<u64, tokio_postgres::Error> {
+    let mut sink = pin!(session.copy_in(&format!("COPY {table} FROM STDIN")).await?);
+    for row in 0..rows {
+        let line = format!("{row}\t{:01$}\n", 0, 1_000);
+        sink.send(Bytes::from(line)).await?;
+    }
+    sink.finish().await
+}
+
+/// Makes a table, and holds the key of one row to be.
+async fn hold_row(cluster: &Cluster, table: &str, row: usize) -> tokio_postgres::Client {
+    let blocker = cluster.node(0).session().await.unwrap();
+    let create =
+        format!("CREATE TABLE {table} (id int PRIMARY KEY, filling text); GRANT ALL ON {table} TO PUBLIC");
+    blocker.batch_execute(&create).await.unwrap();
+    blocker.batch_execute(&format!("BEGIN; INSERT INTO {table} VALUES ({row}, '')")).await.unwrap();
+    blocker
+}
+
+/// A session, and a hold on its socket.
+async fn connect(cluster: &Cluster, options: &str) -> (Connector, Session, Arc<dyn SocketControl>) {
+    let sockets = Arc::new(Remembering::default());
+    let conninfo = format!("{}?target_session_attrs=read-write{options}", cluster.conninfo());
+    let dial: Arc<dyn Dial> = Arc::<Remembering>::clone(&sockets);
+    let connector = Connector::builder(&conninfo).dial(dial).build().unwrap();
+    let session = connector.connect_within(Duration::from_secs(20)).await.unwrap();
+    let socket = sockets.control(session.socket().local);
+    (connector, session, socket)
+}
+
 impl Load {
     async fn run(self, cluster: &Cluster) {
         let Self { table, options, limit, rows, locked_row } = self;
-        let blocker = cluster.node(0).session().await.unwrap();
-        let create = format!(
-            "CREATE TABLE {table} (id int PRIMARY KEY, filling text); GRANT ALL ON {table} TO PUBLIC"
-        );
-        blocker.batch_execute(&create).await.unwrap();
-        let lock = format!("BEGIN; INSERT INTO {table} VALUES ({locked_row}, '')");
-        blocker.batch_execute(&lock).await.unwrap();
-
-        let sockets = Arc::new(Remembering::default());
-        let conninfo = format!("{}?target_session_attrs=read-write{options}", cluster.conninfo());
-        let dial: Arc<dyn Dial> = Arc::<Remembering>::clone(&sockets);
-        let connector = Connector::builder(&conninfo).dial(dial).build().unwrap();
-        let session = connector.connect_within(Duration::from_secs(20)).await.unwrap();
-        let socket = sockets.control(session.socket().local);
+        let blocker = hold_row(cluster, table, locked_row).await;
+        let (_connector, session, socket) = connect(cluster, options).await;
         assert_eq!(socket.user_timeout().unwrap(), Some(limit), "{table}");
 
         let began = Instant::now();
@@ -93,16 +112,7 @@ impl Load {
             blocker.batch_execute("ROLLBACK").await.unwrap();
             lifted
         };
-        let load = async {
-            let sink = session.copy_in(&format!("COPY {table} FROM STDIN")).await.unwrap();
-            let mut sink = pin!(sink);
-            for row in 0..rows {
-                let line = format!("{row}\t{:01$}\n", 0, 1_000);
-                sink.send(Bytes::from(line)).await?;
-            }
-            sink.finish().await
-        };
-        let (lifted, loaded) = tokio::join!(unlock, load);
+        let (lifted, loaded) = tokio::join!(unlock, copy(&session, table, rows));
         let loaded = loaded.unwrap_or_else(|e| panic!("{table}: {e}; {:?}", session.ended()));
         assert_eq!(loaded, u64::try_from(rows).unwrap(), "{table}");
         assert!(began.elapsed() >= LOCKED, "{table}: the lock held nobody up");
@@ -149,4 +159,38 @@ async fn a_bulk_load_behind_a_lock_outlives_tcp_user_timeout_and_gets_it_back() 
         }
         .run(&cluster),
     );
+}
+
+/// The limit rests when the path goes: neither the kernel nor a cached "it lives" may keep the caller then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_load_whose_host_vanishes_while_it_waits_for_a_lock_ends() {
+    // Found outside: inside there is no network to fetch them from.
+    let Some(binaries) = binaries() else { return };
+    if !netns::is_rerun() {
+        let me = ["--exact", "a_bulk_load_whose_host_vanishes_while_it_waits_for_a_lock_ends", "--nocapture"];
+        match netns::rerun(me.map(Into::into).to_vec()).await {
+            Ok(status) => assert!(status.success(), "inside: {status}"),
+            Err(e @ LabError::Io { .. }) => eprintln!("SKIPPED: {e}"),
+            Err(e) => panic!("{e}"),
+        }
+        return;
+    }
+    netns::set_up().unwrap();
+    let mut options = ClusterOptions::new(binaries);
+    options.nodes = 2;
+    let cluster = Cluster::start(options).await.unwrap();
+    let _blocker = hold_row(&cluster, "vanishes", 500).await;
+    let (_connector, session, socket) = connect(&cluster, "&tcp_user_timeout=3000").await;
+    let cut = async {
+        while socket.user_timeout().unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        cluster.cut(0).unwrap();
+        Instant::now()
+    };
+    let both = async { tokio::join!(cut, copy(&session, "vanishes", 16_000)) };
+    let (cut_at, loaded) = tokio::time::timeout(Duration::from_secs(60), both).await.expect("it never ends");
+    let took = cut_at.elapsed();
+    loaded.expect_err("nobody was there");
+    eprintln!("ended {took:?} after the cut: {:?}", session.ended());
 }
