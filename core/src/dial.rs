@@ -7,16 +7,20 @@
 //! The options come before `connect()` because TCP_USER_TIMEOUT bounds the SYN as well: set later, a dial into a
 //! black hole would last as long as the system's SYN retries.
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod held;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, TcpKeepalive, Type};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::host::Address;
-use crate::net::{BoxFuture, Dial, Socket, SocketOptions, SocketReport};
+use crate::net::{BoxFuture, Dial, Io, Socket, SocketControl, SocketOptions, SocketReport};
 
 /// The real network.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,7 +56,21 @@ async fn tcp(to: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
         ));
     }
     let report = SocketReport { local: Some(local), unsupported, ..read_back(&SockRef::from(&stream)) };
-    Ok(Socket { io: Box::new(stream), report })
+    let (io, control) = held(stream);
+    Ok(Socket { io, report, control })
+}
+
+type Hold = Option<Arc<dyn SocketControl>>;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn held(stream: TcpStream) -> (Box<dyn Io>, Hold) {
+    let (held, control) = held::Held::new(stream);
+    (Box::new(held), Some(control))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn held(stream: TcpStream) -> (Box<dyn Io>, Hold) {
+    (Box::new(stream), None)
 }
 
 /// Sets each option by itself, so that one refusal hides no other. `refused` gets libpq's names of those refused.
@@ -167,7 +185,7 @@ async fn unix(path: &Path) -> io::Result<Socket> {
         match socket.connect(&to) {
             Ok(()) => {
                 let stream = tokio::net::UnixStream::from_std(socket.into())?;
-                return Ok(Socket { io: Box::new(stream), report: SocketReport::default() });
+                return Ok(Socket { io: Box::new(stream), report: SocketReport::default(), control: None });
             }
             // Linux answers EAGAIN while the listener's queue is full, and nothing tells when there is room again.
             // The caller's deadline ends this wait.

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -59,6 +60,29 @@ pub struct Socket {
     pub io: Box<dyn Io>,
     /// The options as the kernel took them.
     pub report: SocketReport,
+    /// A hold on the socket while its stream is somebody else's; `None` for what isn't TCP, or on a system without
+    /// TCP_USER_TIMEOUT.
+    pub control: Option<Arc<dyn SocketControl>>,
+}
+
+/// What waits in a socket's send buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Bytes that the peer's window, or the network, hasn't let out yet.
+    pub unsent: u32,
+    /// Retransmissions or window probes in a row that the peer's kernel hasn't answered.
+    pub unanswered: u8,
+}
+
+/// Looks at a socket, and changes one option, while its stream is somebody else's. Doesn't keep the socket open; once
+/// it is closed every call is an error.
+pub trait SocketControl: Send + Sync {
+    /// What waits to be sent.
+    fn backlog(&self) -> io::Result<Backlog>;
+    /// TCP_USER_TIMEOUT as the kernel has it now; `None` is the system's.
+    fn user_timeout(&self) -> io::Result<Option<Duration>>;
+    /// Sets TCP_USER_TIMEOUT; `None` is the system's.
+    fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()>;
 }
 
 /// Opens sockets.

@@ -20,10 +20,10 @@ use crate::handshake::{self, LoginParams};
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::monitor::Monitor;
-use crate::net::{Dial, SocketReport};
+use crate::net::{Dial, SocketControl, SocketReport};
 use crate::role::{self, Readable};
 use crate::session::driver::{self, Messages};
-use crate::session::member::Member;
+use crate::session::member::{Limit, Member};
 use crate::tls::{self, Secure, Secured, ServerNameFor, TlsContext};
 
 /// Who will use the session.
@@ -110,7 +110,7 @@ impl Opener {
         to: &Candidate,
         tls: TlsTry,
         progress: &Progress,
-    ) -> Result<(Secured, SocketReport), Failed> {
+    ) -> Result<(Secured, SocketReport, Option<Arc<dyn SocketControl>>), Failed> {
         progress.at(Stage::Dial);
         let socket = self
             .dial
@@ -126,7 +126,7 @@ impl Opener {
         let secured =
             tls::secure(socket.io, &self.tls, &ServerNameFor::of(&self.config.hosts[to.spec]), how).await?;
         progress.encrypted.store(secured.encrypted, Ordering::Relaxed);
-        Ok((secured, socket.report))
+        Ok((secured, socket.report, socket.control))
     }
 
     /// Opens a session on one address. `host` and `generation` are what the topology knew of it before the dial.
@@ -138,14 +138,15 @@ impl Opener {
         purpose: Purpose,
         progress: &Progress,
     ) -> Result<Opened, Failed> {
-        let (secured, socket) = self.secured(to, tls, progress).await?;
+        let (secured, socket, control) = self.secured(to, tls, progress).await?;
         let encrypted = secured.encrypted;
         progress.at(Stage::Authenticate);
         tracing::trace!(target: "pgfollow", %to, ?purpose, "dialled");
         let login = handshake::login(secured, &self.login_params(to, purpose)).await?;
         progress.at(Stage::Role);
         tracing::trace!(target: "pgfollow", %to, ?purpose, "logged in");
-        let member = Arc::new(Member::new(host, to.clone(), generation, login.tap));
+        let limit = control.zip(self.config.socket.user_timeout).map(|(c, t)| Limit::new(c, t));
+        let member = Arc::new(Member::new(host, to.clone(), generation, login.tap, limit));
         let watcher = self.watcher.get().cloned().unwrap_or_default();
         let messages = driver::spawn(login.connection, Arc::clone(&member), watcher);
         let mut opened = Opened {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgfollow::clock;
 use pgfollow::dial::TcpDial;
 use pgfollow::host::Address;
-use pgfollow::net::{Dial, Socket, SocketOptions};
+use pgfollow::net::{Backlog, Dial, Socket, SocketOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -113,11 +113,65 @@ async fn a_socket_that_meets_itself_is_a_refusal() {
     panic!("no socket met itself: is 41000 outside the ephemeral range?");
 }
 
+/// A descriptor's number is given out again at once.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_hold_on_a_dropped_stream_reaches_no_other_socket() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = Address::Tcp(listener.local_addr().unwrap());
+    let limit = Some(Duration::from_secs(7));
+    let options = SocketOptions { user_timeout: limit, ..PLAIN };
+    let first = dial(to.clone(), options).await.unwrap();
+    let hold = first.control.unwrap();
+    assert_eq!(hold.user_timeout().unwrap(), limit);
+    hold.set_user_timeout(None).unwrap();
+    assert_eq!(hold.user_timeout().unwrap(), None);
+    assert_eq!(hold.backlog().unwrap(), Backlog::default());
+    drop(first.io);
+    // Enough dials that one of them has the number; nothing of the hold reaches it.
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        others.push(dial(to.clone(), options).await.unwrap());
+    }
+    for result in [hold.set_user_timeout(None), hold.user_timeout().map(drop), hold.backlog().map(drop)] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NotConnected);
+    }
+    for other in others {
+        assert_eq!(other.control.unwrap().user_timeout().unwrap(), limit);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn bytes_that_a_shut_window_holds_back_are_seen_and_probes_are_answered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = Address::Tcp(listener.local_addr().unwrap());
+    let mut s = dial(to, PLAIN).await.unwrap();
+    let hold = s.control.unwrap();
+    let (mut peer, _) = listener.accept().await.unwrap();
+    let some = vec![0; 1 << 20];
+    let mut written = 0;
+    // Long enough for several window probes (200 ms, 400 ms, …); a live kernel answers each.
+    while let Ok(n) = tokio::time::timeout(Duration::from_millis(2_500), s.io.write(&some)).await {
+        written += n.unwrap();
+        assert!(written < 1 << 30, "the buffer never fills");
+    }
+    let full = hold.backlog().unwrap();
+    assert!(full.unsent > 0 && full.unanswered <= 1, "{full:?}");
+    let mut sink = vec![0; 1 << 20];
+    while written > 0 {
+        written -= peer.read(&mut sink).await.unwrap();
+    }
+    assert_eq!(hold.backlog().unwrap(), Backlog::default());
+}
+
 #[tokio::test]
 async fn a_dropped_stream_leaves_no_socket() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = Address::Tcp(listener.local_addr().unwrap());
-    drop(dial(to, PLAIN).await.unwrap());
+    let s = dial(to, PLAIN).await.unwrap();
+    drop(s.io);
+    let _hold = s.control;
     let (mut peer, _) = listener.accept().await.unwrap();
     assert_eq!(peer.read(&mut [0; 1]).await.unwrap(), 0, "the peer sees the end");
 }

@@ -192,7 +192,7 @@ pub static OPTIONS: &[OptionRow] = &[
         None,
         Some("9000"),
         "milliseconds; 0: the system's",
-        "How long sent data may stay unacknowledged. Default: keepalives_idle + keepalives_interval × keepalives_count. A larger value overrides keepalives_count; a live server that reads nothing for so long is cut off.",
+        "How long sent data may stay unacknowledged. Default: keepalives_idle + keepalives_interval × keepalives_count. A larger value overrides keepalives_count. It would cut off a live server that reads nothing for so long (a bulk load behind a lock): while the monitor hears from that host, the limit rests.",
     ),
     libpq(
         "sslmode",

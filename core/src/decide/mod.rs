@@ -4,5 +4,6 @@ pub mod accept;
 pub mod attempt;
 pub mod classify;
 pub mod names;
+pub mod patience;
 pub mod topology;
 pub mod walk;

@@ -150,6 +150,14 @@ impl Topology {
         }
     }
 
+    /// Whether the host's server has been heard as lately as its probes would make it: one may be late by its deadline.
+    pub fn answers(&self, host: HostId, now: Moment) -> bool {
+        let o = &self.options;
+        let window = o.probe_interval.mul_f64(1.0 + o.tuning.jitter) + o.tuning.probe_deadline;
+        let server = |id: HostId| self.hosts.get(&id).and_then(|h| h.same_as).unwrap_or(id);
+        self.hosts.iter().any(|(&id, h)| server(id) == server(host) && h.heard_within(window, now))
+    }
+
     /// Whether the process has looked around once: every candidate answered or failed, or 150 ms have passed. The
     /// first write session is not handed out before.
     pub fn settled(&self, now: Moment) -> bool {

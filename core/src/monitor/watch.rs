@@ -75,6 +75,9 @@ fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
             m.feed(Input::ByteSeen { host, at });
         }
     }
+    for member in &members {
+        member.mind_limit(|| lock(&m.topology).answers(member.host, now), now);
+    }
     if (calls == 0) != (calls_told == 0) {
         m.feed(Input::CallsInFlight { count: calls });
     }

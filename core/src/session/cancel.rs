@@ -28,7 +28,7 @@ pub(crate) async fn send(opener: &Opener, member: &Member) -> Result<(), Error> 
     let tls = TlsTry::first(opener.sslmode(), local);
     let progress = Progress::new();
     let errand = async {
-        let (mut secured, _) = opener
+        let (mut secured, ..) = opener
             .secured(&member.candidate, tls, &progress)
             .await
             .map_err(|f| failed(f.failure.to_string(), f.stage))?;

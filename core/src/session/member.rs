@@ -5,13 +5,17 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::clock::{self, Moment};
+use crate::decide::patience::{Patience, Seen};
 use crate::error::{Code, SqlState};
 use crate::host::{Candidate, HostId};
+use crate::lock;
+use crate::net::SocketControl;
 use crate::tap::TapState;
 
 /// Why a session ended.
@@ -81,12 +85,32 @@ pub(crate) struct Member {
     doubted: AtomicBool,
     /// Not to be used for writes again.
     retired: AtomicBool,
+    limit: Option<Limit>,
     end: OnceLock<End>,
     cut: Notify,
 }
 
+/// A socket's TCP_USER_TIMEOUT, which may rest while a live host takes nothing ([`crate::decide::patience`]).
+pub(crate) struct Limit {
+    control: Arc<dyn SocketControl>,
+    user_timeout: Duration,
+    patience: Mutex<Patience>,
+}
+
+impl Limit {
+    pub(crate) fn new(control: Arc<dyn SocketControl>, user_timeout: Duration) -> Self {
+        Self { control, user_timeout, patience: Mutex::new(Patience::new(user_timeout)) }
+    }
+}
+
 impl Member {
-    pub(crate) fn new(host: HostId, candidate: Candidate, generation: u64, tap: Arc<TapState>) -> Self {
+    pub(crate) fn new(
+        host: HostId,
+        candidate: Candidate,
+        generation: u64,
+        tap: Arc<TapState>,
+        limit: Option<Limit>,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -97,6 +121,7 @@ impl Member {
             declared_read_only: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            limit,
             end: OnceLock::new(),
             cut: Notify::new(),
         }
@@ -128,6 +153,21 @@ impl Member {
 
     pub(crate) fn retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
+    }
+
+    /// Looks at what waits to be sent, and lifts the socket's TCP_USER_TIMEOUT or sets it again.
+    pub(crate) fn mind_limit(&self, host_answers: impl FnOnce() -> bool, now: Moment) {
+        let Some(limit) = &self.limit else { return };
+        let mut patience = lock(&limit.patience);
+        if !self.tap.busy() && !patience.lifted() {
+            return;
+        }
+        // An error is the socket's end, or a kernel that doesn't tell.
+        let Ok(backlog) = limit.control.backlog() else { return };
+        let seen = Seen { backlog, last_out: self.tap.last_out(), host_answers: host_answers() };
+        let Some(lift) = patience.look(seen, now) else { return };
+        let set = limit.control.set_user_timeout((!lift).then_some(limit.user_timeout));
+        tracing::debug!(target: "pgfollow", host = %self.candidate, lift, ?set, "tcp_user_timeout of a full socket");
     }
 
     /// Ends the session: its socket closes without another byte, and calls on it return. The first cause stays.

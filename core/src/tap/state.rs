@@ -128,6 +128,11 @@ impl TapState {
         Moment::from_micros(self.last_in.load(Ordering::Relaxed))
     }
 
+    /// When we last handed bytes to the socket; [`Moment::ZERO`] if never.
+    pub(crate) fn last_out(&self) -> Moment {
+        Moment::from_micros(self.last_out.load(Ordering::Relaxed))
+    }
+
     /// Whether a request is out, in whole or in part. A transaction that merely stands open is not busy.
     pub(crate) fn busy(&self) -> bool {
         let s = lock(&self.inner);
