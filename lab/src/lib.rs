@@ -22,6 +22,7 @@ mod error;
 pub mod netns;
 mod prober;
 mod process;
+mod skip;
 mod sys;
 mod wait;
 
@@ -30,6 +31,7 @@ pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, StopMode, Tls};
 pub use control::Control;
 pub use error::LabError;
 pub use prober::Prober;
+pub use skip::skipped;
 pub use sys::{monotonic_ns, send_signal};
 pub use wait::{wait_for, wait_for_async};
 
