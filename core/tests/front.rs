@@ -70,9 +70,17 @@ async fn left_alone(connector: &Connector, session: &Session, events: &mut Recei
         );
         assert!(!verdict, "{event:?}");
     }
-    let snapshot = connector.topology();
-    let states: Vec<_> = snapshot.hosts.iter().map(|h| (h.state, h.generation)).collect();
-    assert_eq!(states, [(State::Primary, 0)], "{snapshot:?}");
+    // A hiccup of a busy machine may leave it in doubt for a moment, and no more than that.
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let snapshot = connector.topology();
+        let states: Vec<_> = snapshot.hosts.iter().map(|h| (h.state, h.generation)).collect();
+        if states == [(State::Primary, 0)] {
+            return;
+        }
+        assert!(Instant::now() < end, "{snapshot:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn behind_pgbouncer(mode: PoolMode) {
@@ -170,7 +178,7 @@ async fn postgresql_13_which_tells_no_role_is_asked_for_it() {
     // Nobody tells, so somebody must have asked; and only for what the version has.
     let seen = hosts.seen("primary");
     let all: Vec<&str> = seen.iter().flat_map(Seen::texts).collect();
-    assert!(all.iter().any(|q| *q == "SHOW transaction_read_only"), "{all:?}");
+    assert!(all.contains(&"SHOW transaction_read_only"), "{all:?}");
     assert!(all.iter().all(|q| !q.contains("in_hot_standby")), "{all:?}");
 
     // One host and nothing else in the string: libpq's `any`, and the monitor's questions find the primary.
