@@ -9,13 +9,14 @@ need=()
 [ -x /usr/sbin/pgbouncer ] || need+=(pgbouncer)
 command -v openssl >/dev/null || need+=(openssl)
 [ ${#need[@]} -gt 0 ] || exit 0
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-  echo "tests/setup.sh: not installed: ${need[*]} (needs root and apt); the tests that use them are skipped" >&2
+without() {
+  echo "tests/setup.sh: not installed: ${need[*]} ($1); the tests that use them are skipped" >&2
   exit 0
-fi
+}
+[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || without "needs root and apt"
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
+apt-get update -qq || without "apt-get update failed"
 # PgBouncer's package starts a service; the tests start their own.
 printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d
 trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
+apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null || without "apt-get install failed"

@@ -16,7 +16,7 @@ use crate::clock::{self, Deadline, Moment};
 use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
 use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
-use crate::failure::{Failed, Failure};
+use crate::failure::{self, Failed, Failure};
 use crate::host::Candidate;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
@@ -227,18 +227,39 @@ fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>)
     .with_attempts(attempts)
 }
 
+/// A walk failed, and there is no time for another one.
+pub(crate) fn too_late(e: Error, patience: Duration) -> Error {
+    let message = format!("no session within {} s; at last: {}", patience.as_secs_f64(), e.message());
+    let mut late = Error::new(Code::DeadlinePassed, Class::Transient, message);
+    if let Some(stage) = e.stage() {
+        late = late.at_stage(stage);
+    }
+    if let Some(sqlstate) = e.sqlstate() {
+        late = late.with_sqlstate(sqlstate);
+    }
+    late.with_attempts(e.attempts().to_vec())
+}
+
 fn internal(attempts: &[Record]) -> Error {
     Error::new(Code::Internal, Class::Transient, "the winning session is gone")
         .with_attempts(attempts.to_vec())
 }
 
-/// The error of the whole connect: one sentence, then every attempt.
+/// The error of the whole connect: one sentence with the remedy, then every attempt.
 fn whole(code: Code, class: Class, attempts: Vec<Record>) -> Error {
     let last = attempts.last();
-    let message = match code {
-        Code::NoHostFits => "no host of the list could be used".to_owned(),
-        _ => last.map_or_else(|| "no host of the list could be used".to_owned(), |a| a.message.clone()),
+    let mut message = match (code, last) {
+        (Code::NoHostFits, _) | (_, None) => "no host of the list could be used".to_owned(),
+        (_, Some(a)) => a.message.clone(),
     };
+    let to_blame = |a: &&Record| code == Code::NoHostFits || a.code == Some(code);
+    let mut remedies: Vec<&str> = attempts.iter().filter(to_blame).filter_map(failure::remedy).collect();
+    remedies.sort_unstable();
+    remedies.dedup();
+    for (i, remedy) in remedies.into_iter().enumerate() {
+        message.push_str(if i == 0 { ": " } else { "; " });
+        message.push_str(remedy);
+    }
     let mut e = Error::new(code, class, message);
     if let Some(a) = last {
         e = e.at_stage(a.stage);

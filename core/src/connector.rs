@@ -160,9 +160,6 @@ impl Connector {
         dial: Option<Arc<dyn Dial>>,
         seed: Option<u64>,
     ) -> Result<Self, Error> {
-        for warning in &config.warnings {
-            tracing::warn!(target: "pgfollow", "{warning}");
-        }
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(
@@ -235,15 +232,18 @@ impl Connector {
                 Err(e) => e,
             };
             let now = clock::now();
-            if e.class() != Class::Transient || deadline.passed(now) {
+            if e.class() != Class::Transient || e.code() == Code::DeadlinePassed {
                 return Err(e);
+            }
+            if deadline.passed(now) {
+                return Err(connect::too_late(e, patience));
             }
             let wait = if self.searching(attrs) { PAUSE_MAX } else { pause };
             pause = pause.mul_f64(1.6).min(PAUSE_MAX);
             let again = Deadline::after(self.jittered(wait)).min(deadline);
             self.until_fits(attrs, &mut changes, again).await;
             if deadline.passed(clock::now()) {
-                return Err(e);
+                return Err(connect::too_late(e, patience));
             }
         }
     }

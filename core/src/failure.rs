@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 
 use crate::config::SessionAttrs;
-use crate::error::{SqlState, Stage};
+use crate::error::{Attempt, Code, SqlState, Stage};
 use crate::net::ResolveError;
 
 /// Why an attempt failed.
@@ -101,6 +101,42 @@ impl fmt::Display for Failure {
             Self::RoleUnknown(m) => write!(f, "the role could not be read: {m}"),
         }
     }
+}
+
+/// What to do about an attempt that ended so, in words that name the parameter. `None` where its message says it.
+pub(crate) fn remedy(a: &Attempt) -> Option<&'static str> {
+    let local = a.hostaddr.as_deref().is_some_and(|p| p.starts_with(['/', '@']));
+    Some(match a.code? {
+        Code::NoSuchName => {
+            "check the spelling in host, and which name servers are asked (resolver, dns_servers)"
+        }
+        Code::ResolveFailed => "check the name servers that are asked (resolver, dns_servers)",
+        Code::DialFailed if local => "check host (the socket directory) and port, and that the server runs",
+        Code::DialFailed => "check host and port, and that the server runs and is reachable from here",
+        Code::ConnectTimedOut => {
+            "check host and port, the server and what lies between (firewalls), or raise connect_timeout"
+        }
+        Code::TlsFailed => "check sslmode and the TLS versions and certificates of both sides",
+        Code::TlsIdentity => "check that host is the certificate's name and sslrootcert its issuer",
+        Code::ProtocolViolation => "check host and port: is it PostgreSQL that listens there?",
+        Code::HandshakeLost => "check host and port, and the server's log",
+        Code::WrongRole => {
+            "wait for a host of that role (connect_within), add it to host, or change target_session_attrs"
+        }
+        Code::Server => match a.sqlstate?.as_str() {
+            "28P01" => "check user and password (password, PGPASSWORD, the password file)",
+            "28000" => "check user, dbname and sslmode against the server's pg_hba.conf",
+            "3D000" => "check dbname",
+            "42501" => "let the user connect to the database, or check user and dbname",
+            "53300" => "use fewer sessions or raise the server's max_connections",
+            "57P03" => "wait for the server (connect_within)",
+            "08P01" if a.message.contains("startup parameter") => {
+                "a pooler refuses that parameter: remove it (options, PGOPTIONS), or permit it there"
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
 }
 
 /// A failure and the stage in which it came.

@@ -8,16 +8,10 @@
 use std::time::{Duration, Instant};
 
 use pgfollow::{Class, Connector};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, Prober, monotonic_ns};
+use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, Prober, monotonic_ns, skipped};
 
 fn binaries() -> Option<Binaries> {
-    match Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")) {
-        Ok(b) => Some(b),
-        Err(e) => {
-            eprintln!("SKIPPED: {e}");
-            None
-        }
-    }
+    Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")).map_err(skipped).ok()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

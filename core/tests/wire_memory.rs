@@ -15,7 +15,6 @@ fn peak_kib() -> Option<u64> {
 }
 
 #[tokio::test]
-#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 async fn a_huge_error_during_login_is_not_kept() {
     let case =
         support::vectors("wire/hand.jsonl").into_iter().find(|c| c["id"] == "wi-h18").expect("the case");
@@ -39,7 +38,7 @@ async fn a_huge_error_during_login_is_not_kept() {
     // What a connect needs once (roots, tables, buffers) is not what is measured.
     assert_eq!(connect(canned::fatal("53300", false)).await.as_deref(), Some("h2"));
     let Some(before) = peak_kib() else {
-        eprintln!("SKIPPED: /proc/self/status doesn't tell the peak memory");
+        pgfollow_lab::skipped("/proc/self/status doesn't tell the peak memory");
         return;
     };
     assert_eq!(connect(big).await.as_deref(), Some("h2"));

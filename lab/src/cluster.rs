@@ -7,6 +7,7 @@ mod exhaust;
 mod home;
 mod network;
 mod node;
+mod pooler;
 mod replication;
 mod start;
 
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex};
 pub use exhaust::Exhausted;
 use home::Home;
 pub use node::{Node, StopMode};
+pub use pooler::{PoolMode, Pooler};
 
 use crate::{Binaries, LabError};
 

@@ -22,14 +22,16 @@ mod error;
 pub mod netns;
 mod prober;
 mod process;
+mod skip;
 mod sys;
 mod wait;
 
 pub use binaries::{Binaries, BinaryOptions};
-pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, StopMode, Tls};
+pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, PoolMode, Pooler, StopMode, Tls};
 pub use control::Control;
 pub use error::LabError;
 pub use prober::Prober;
+pub use skip::skipped;
 pub use sys::{monotonic_ns, send_signal};
 pub use wait::{wait_for, wait_for_async};
 

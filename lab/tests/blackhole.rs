@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{any_binaries, app_session, cluster};
-use pgfollow_lab::{Cluster, LabError, Prober, monotonic_ns, netns, wait_for_async};
+use pgfollow_lab::{Cluster, LabError, Prober, monotonic_ns, netns, skipped, wait_for_async};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ async fn black_hole_gives_neither_error_nor_byte() -> Result {
         let me = ["--exact", "black_hole_gives_neither_error_nor_byte", "--nocapture"];
         match netns::rerun(me.map(Into::into).to_vec()).await {
             Ok(status) => assert!(status.success(), "inside: {status}"),
-            Err(e @ LabError::Io { .. }) => eprintln!("SKIPPED: {e}"),
+            Err(e @ LabError::Io { .. }) => skipped(e),
             Err(e) => return Err(e.into()),
         }
         return Ok(());

@@ -6,7 +6,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{any_binaries, app_session, binaries, cluster, processes_below};
-use pgfollow_lab::{Cluster, ClusterOptions, LabError, Prober, StopMode, Tls, monotonic_ns, wait_for};
+use pgfollow_lab::{
+    Cluster, ClusterOptions, LabError, Prober, StopMode, Tls, monotonic_ns, skipped, wait_for,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
@@ -133,7 +135,7 @@ async fn frozen_primary_does_not_hold_up_its_replacement() -> Result {
 async fn tls_and_own_authentication_rules_reach_the_server() -> Result {
     let Some(binaries) = binaries(15) else { return Ok(()) };
     if !binaries.has_tls() {
-        eprintln!("SKIPPED: these servers were built without TLS");
+        skipped("these servers were built without TLS");
         return Ok(());
     }
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;

@@ -122,14 +122,6 @@ impl Config {
     fn note_hazards(&mut self) {
         let v = Values(&self.settings);
         let mut notes = Vec::new();
-        if self.client_encoding.as_deref().is_some_and(|e| {
-            !e.eq_ignore_ascii_case("utf8") && !e.eq_ignore_ascii_case("utf-8") && e != "auto"
-        }) {
-            notes.push(format!(
-                "{}: sessions in Rust speak UTF8; only foreign drivers get this encoding",
-                v.blame("client_encoding")
-            ));
-        }
         if v.0.get("sslcompression").is_some_and(|c| c.starts_with('1')) {
             notes.push(format!("{}: TLS compression is never used", v.blame("sslcompression")));
         }

@@ -36,7 +36,28 @@ pub(super) fn refuse(v: &Values<'_>) -> Result<(), Error> {
             )));
         }
     }
+    encoding(v)?;
     protocol_versions(v)
+}
+
+/// Sessions speak UTF8 and nothing else: tokio-postgres reads all text as that.
+fn encoding(v: &Values<'_>) -> Result<(), Error> {
+    let utf8 = |e: &str| {
+        let bare: String = e.chars().filter(char::is_ascii_alphanumeric).collect();
+        ["utf8", "unicode", "auto"].iter().any(|known| bare.eq_ignore_ascii_case(known))
+    };
+    let remedy = "sessions speak UTF8 alone: remove it, the server converts by itself";
+    if v.0.non_empty("client_encoding").is_some_and(|e| !utf8(e)) {
+        return Err(unsupported(format!("{}: {remedy}", v.blame("client_encoding"))));
+    }
+    // The server would take it from there, and then be told UTF8 at startup: what was asked for never happens.
+    let options = v.text("options").to_ascii_lowercase().replace('-', "_");
+    let given =
+        options.split("client_encoding").skip(1).filter_map(|rest| rest.trim_start().strip_prefix('='));
+    match given.map(|rest| rest.split_whitespace().next().unwrap_or_default()).find(|e| !utf8(e)) {
+        Some(_) => Err(unsupported(format!("{} sets client_encoding: {remedy}", v.blame("options")))),
+        None => Ok(()),
+    }
 }
 
 fn protocol_versions(v: &Values<'_>) -> Result<(), Error> {

@@ -146,9 +146,12 @@ pub static OPTIONS: &[OptionRow] = &[
         "1 to 65535, comma-separated",
         "One for all hosts or one for each. A bad one fails its host only.",
     ),
-    ignored(
-        libpq("client_encoding", Some("PGCLIENTENCODING"), None, "encoding", "Handed on to foreign drivers."),
-        "sessions in Rust always speak UTF8; foreign drivers get it",
+    libpq(
+        "client_encoding",
+        Some("PGCLIENTENCODING"),
+        None,
+        "UTF8, auto",
+        "Sessions speak UTF8 alone; any other encoding is refused.",
     ),
     libpq(
         "options",

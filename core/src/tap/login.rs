@@ -103,7 +103,10 @@ impl Exchange {
 }
 
 fn binding(what: &str) -> Failure {
-    Failure::AuthMethod(format!("channel_binding=require is not met: {what}"))
+    Failure::AuthMethod(format!(
+        "channel_binding=require is not met: {what}: use TLS (sslmode=require) and SCRAM on the server, or \
+         channel_binding=prefer"
+    ))
 }
 
 fn permitted(method: AuthMethod, rules: &Rules) -> Result<(), Failure> {
@@ -116,7 +119,8 @@ fn permitted(method: AuthMethod, rules: &Rules) -> Result<(), Failure> {
     };
     let wanted: Vec<_> = list.iter().map(name).collect();
     Err(Failure::AuthMethod(format!(
-        "the server uses authentication {:?}, but require_auth permits only {}",
+        "the server uses authentication {:?}, but require_auth permits only {}: permit it too, or change the server's \
+         pg_hba.conf",
         name(&method),
         wanted.join(", ")
     )))

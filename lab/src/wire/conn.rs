@@ -77,13 +77,17 @@ pub(super) struct Conn {
 
 impl Conn {
     pub(super) fn new(stream: TcpStream, options: Arc<Options>, shared: Arc<Shared>, index: usize) -> Self {
+        let mut backend = Backend::new(options.own);
+        if let Ok(address) = stream.local_addr() {
+            backend.facts.live_at(address);
+        }
         Self {
             stream: Some(Stream::Plain(stream)),
             buf: BytesMut::new(),
             started: false,
             muted: false,
             user: String::new(),
-            backend: Backend::new(options.own),
+            backend,
             options,
             shared,
             index,

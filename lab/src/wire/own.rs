@@ -3,6 +3,8 @@
 //! Not a parser of SQL: a list of expressions is cut at its commas, and each is answered by the function or setting
 //! that it mentions. What isn't recognised is NULL, which every reader of a term must take for "unknown".
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::message::{Message, Row, Type};
 use super::script::Role;
 
@@ -13,11 +15,14 @@ pub(super) struct Facts {
     read_only: bool,
     version: String,
     pid: i32,
+    /// Start time in microseconds: what tells one server at two addresses from two servers.
+    started: i64,
 }
 
 impl Default for Facts {
     fn default() -> Self {
-        Self { in_recovery: None, read_only: false, version: "15.18".to_owned(), pid: 0 }
+        let version = "15.18".to_owned();
+        Self { in_recovery: None, read_only: false, version, pid: 0, started: 1_767_225_600_000_000 }
     }
 }
 
@@ -115,6 +120,15 @@ impl Facts {
         }
     }
 
+    /// Takes the address for a server of its own.
+    pub(super) fn live_at(&mut self, address: SocketAddr) {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => i64::from(u32::from(ip)),
+            IpAddr::V6(ip) => i64::from(ip.to_bits() as u32),
+        };
+        self.started += ip * 65_536 + i64::from(address.port());
+    }
+
     pub(super) fn play(&mut self, role: Role) {
         self.in_recovery = Some(role == Role::Standby);
         self.read_only = role == Role::ReadOnlyPrimary;
@@ -177,7 +191,7 @@ impl Facts {
         } else if e.contains("server_version") {
             (Type::Text, Some(self.version.clone()))
         } else if e.contains("pg_postmaster_start_time") {
-            text(if e.contains("epoch") { "1767225600000000" } else { "2026-01-01 00:00:00+00" })
+            text(&self.started.to_string())
         } else if e.contains("pg_backend_pid") {
             (Type::Int4, Some(self.pid.to_string()))
         } else if let Ok(n) = e.parse::<i32>() {

@@ -3,23 +3,21 @@
 
 use std::path::Path;
 
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError};
+use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, skipped};
 
-/// Binaries of that version, or `None` after a loud word: the test counts as skipped then.
+/// Binaries of that version, or `None`: the test counts as skipped then.
 pub(crate) fn binaries(major: u32) -> Option<Binaries> {
-    let options = BinaryOptions { major: Some(major), ..BinaryOptions::default() };
-    match Binaries::find(&options, &mut |line| eprintln!("{line}")) {
-        Ok(b) => Some(b),
-        Err(e) => {
-            eprintln!("SKIPPED (PostgreSQL {major}): {e}");
-            None
-        }
-    }
+    find(major).map_err(|e| skipped(format_args!("PostgreSQL {major}: {e}"))).ok()
 }
 
 /// The first of the versions that is there.
 pub(crate) fn any_binaries() -> Option<Binaries> {
-    binaries(15).or_else(|| binaries(18))
+    find(15).or_else(|_| find(18)).map_err(skipped).ok()
+}
+
+fn find(major: u32) -> Result<Binaries, LabError> {
+    let options = BinaryOptions { major: Some(major), ..BinaryOptions::default() };
+    Binaries::find(&options, &mut |line| eprintln!("{line}"))
 }
 
 pub(crate) async fn cluster(binaries: Binaries, nodes: usize) -> Result<Cluster, LabError> {

@@ -1,0 +1,63 @@
+//! Mistakes at the command line: one error on standard error, its JSON on standard output, an exit code that tells
+//! usage from trouble, and no password anywhere.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+const SECRET: &str = "s3cret";
+
+/// Exit code, standard output, standard error.
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgfollow"));
+    command.env_clear().env("HOME", "/nonexistent").env("PGUSER", "app").env("PGPASSWORD", SECRET).args(args);
+    let out = command.output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    let (stdout, stderr) = (text(out.stdout), text(out.stderr));
+    assert!(
+        !stdout.contains(SECRET) && !stderr.contains(SECRET),
+        "{args:?}: a password in\n{stdout}\n{stderr}"
+    );
+    (out.status.code(), stdout, stderr)
+}
+
+#[test]
+fn a_string_that_cannot_be_used_is_a_usage_error_of_one_line_in_every_command() {
+    for (conninfo, says) in [
+        ("host=a pasword=s3cret", "\"password\""),
+        ("postgresql://u:s3cret@x@h/db", "%40"),
+        ("host=a resolver=system dns_servers=10.0.0.1", "remove one"),
+        ("host=a client_encoding=LATIN1", "client_encoding=LATIN1"),
+    ] {
+        for command in ["config", "connect", "probe"] {
+            let (code, stdout, stderr) = run(&[command, conninfo]);
+            assert_eq!(code, Some(2), "{command} {conninfo}: {stderr}");
+            assert!(stdout.is_empty(), "{stdout}");
+            assert!(stderr.contains(says) && stderr.trim_end().lines().count() == 1, "{stderr}");
+        }
+    }
+    // A certificate is missing: the string itself is in order, so `config` prints it.
+    let (code, _, stderr) = run(&["connect", "host=a sslmode=verify-full sslrootcert=/no/such.crt"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("sslrootcert") && stderr.contains("/no/such.crt"), "{stderr}");
+}
+
+#[test]
+fn a_failed_connect_lists_every_attempt_in_words_and_in_json() {
+    let conninfo = "host=/no/such/dir,127.0.0.1 port=5432,70000 connect_timeout=2";
+    let (code, stdout, stderr) = run(&["connect", "--json", conninfo]);
+    assert_eq!(code, Some(3), "{stderr}");
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&json["ok"], &json["class"]), (&Value::Bool(false), &"transient".into()));
+    assert_eq!(json["attempts"].as_array().unwrap().len(), 2, "{json}");
+    assert!(json["message"].as_str().unwrap().contains("check host"), "{json}");
+    for says in ["/no/such/dir", "70000", "1 to 65535"] {
+        assert!(stderr.contains(says) && stdout.contains(says), "{says}: {stdout}\n{stderr}");
+    }
+}
+
+#[test]
+fn a_warning_about_a_string_is_said_once() {
+    let (_, _, stderr) = run(&["connect", "host=/no/such/dir sslcompression=1"]);
+    assert_eq!(stderr.matches("compression").count(), 2, "the value and the words, once each: {stderr}");
+}
