@@ -14,13 +14,13 @@ mod record;
 mod report;
 mod scene;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pgfollow_lab::{Binaries, BinaryOptions, ClusterOptions, LabError, netns};
+use pgfollow_lab::{LabError, netns};
 
 use crate::lab::{Signals, after_signal, code_of};
+use crate::servers::ServerArgs;
 use crate::{exit, output, units};
 use fault::Fault;
 use progress::Progress;
@@ -45,12 +45,8 @@ pub(crate) struct Args {
     /// The fault comes this many seconds after every worker has written
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = units::seconds)]
     after: Duration,
-    /// How many nodes: one primary, the others standbys
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=9))]
-    nodes: u8,
-    /// Asynchronous replication (default: a commit waits for the first standby)
-    #[arg(long = "async")]
-    asynchronous: bool,
+    #[command(flatten)]
+    servers: ServerArgs,
     /// Workers of each client, each with a session of its own
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=40))]
     workers: u16,
@@ -67,19 +63,13 @@ pub(crate) struct Args {
     /// How long to go on watching for the plain pool once pgfollow's client is back
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = units::seconds)]
     plain_wait: Duration,
-    /// Major version of the servers, such as 15 or 18 (18 is fetched if missing)
-    #[arg(long, value_name = "MAJOR")]
-    pg_version: Option<u32>,
-    /// Folder of the server binaries
-    #[arg(long, value_name = "DIR")]
-    pg_bin: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    if args.nodes < args.fault.nodes() {
+    if args.servers.nodes < args.fault.nodes() {
         output::complain(format_args!("--fault {} takes --nodes {} or more", args.fault, args.fault.nodes()));
         return ExitCode::from(exit::USAGE);
     }
@@ -93,18 +83,13 @@ pub(crate) async fn run(args: Args) -> ExitCode {
 }
 
 async fn try_run(args: Args) -> Result<ExitCode, LabError> {
-    // Before the namespace: inside there is no network to fetch anything from.
-    let wanted = BinaryOptions { pg_bin: args.pg_bin.clone(), major: args.pg_version };
-    let binaries = Binaries::find(&wanted, &mut |line| anstream::eprintln!("{line}"))?;
+    let options = args.servers.cluster()?;
     if args.fault == Fault::Blackhole {
         if !netns::is_rerun() {
             return netns::rerun(std::env::args_os().skip(1).collect()).await.map(code_of);
         }
         netns::set_up()?;
     }
-    let mut options = ClusterOptions::new(binaries);
-    options.nodes = usize::from(args.nodes);
-    options.sync = !args.asynchronous;
     let plan = Plan {
         fault: args.fault,
         after: args.after,

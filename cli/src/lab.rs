@@ -6,15 +6,16 @@
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, Control, LabError, netns};
+use pgfollow_lab::{Cluster, Control, LabError, netns};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+
+use crate::servers::ServerArgs;
 
 /// How long a program under --exec may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -27,18 +28,8 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(clap::Args)]
 #[command(before_help = "Example: pgfollow lab --nodes 3 --json")]
 pub(crate) struct LabArgs {
-    /// How many nodes: one primary, the others standbys
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
-    nodes: u8,
-    /// Asynchronous replication (default: a commit waits for the first standby)
-    #[arg(long = "async")]
-    asynchronous: bool,
-    /// Major version of the servers, such as 15 or 18 (18 is fetched if missing)
-    #[arg(long, value_name = "MAJOR")]
-    pg_version: Option<u32>,
-    /// Folder of the server binaries
-    #[arg(long, value_name = "DIR")]
-    pg_bin: Option<PathBuf>,
+    #[command(flatten)]
+    servers: ServerArgs,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -61,9 +52,7 @@ pub(crate) async fn run(args: LabArgs) -> ExitCode {
 }
 
 async fn try_run(args: LabArgs) -> Result<ExitCode, LabError> {
-    // Before the namespace: inside there is no network to fetch anything from.
-    let wanted = BinaryOptions { pg_bin: args.pg_bin.clone(), major: args.pg_version };
-    let binaries = Binaries::find(&wanted, &mut |line| anstream::eprintln!("{line}"))?;
+    let options = args.servers.cluster()?;
     if !args.exec.is_empty() {
         if !netns::is_rerun() {
             return netns::rerun(std::env::args_os().skip(1).collect()).await.map(code_of);
@@ -71,9 +60,6 @@ async fn try_run(args: LabArgs) -> Result<ExitCode, LabError> {
         netns::set_up()?;
     }
     let mut signals = Signals::listen()?;
-    let mut options = ClusterOptions::new(binaries);
-    options.nodes = usize::from(args.nodes);
-    options.sync = !args.asynchronous;
     let cluster = tokio::select! {
         started = Cluster::start(options) => Arc::new(started?),
         signal = signals.next() => return Ok(after_signal(signal)),

@@ -6,6 +6,7 @@ mod drill;
 mod lab;
 mod output;
 mod probe;
+mod servers;
 mod units;
 
 use std::process::ExitCode;

@@ -240,7 +240,8 @@ pub struct Attempt {
     pub host: String,
     /// The address, once it was known (an IP address, or the path of a Unix socket).
     pub hostaddr: Option<String>,
-    /// The port as configured.
+    /// The port as configured; a number in JSON where it is one (70000 is none).
+    #[serde(serialize_with = "as_number")]
     pub port: String,
     /// Where it ended (for the successful one: [`Stage::Role`]).
     pub stage: Stage,
@@ -260,6 +261,13 @@ pub struct Attempt {
     #[serde(serialize_with = "as_ms")]
     #[serde(rename = "ms")]
     pub took: Duration,
+}
+
+fn as_number<S: Serializer>(port: &str, s: S) -> Result<S::Ok, S::Error> {
+    match port.parse::<u16>() {
+        Ok(n) => s.serialize_u16(n),
+        Err(_) => s.serialize_str(port),
+    }
 }
 
 fn as_ms<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {

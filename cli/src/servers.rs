@@ -1,0 +1,34 @@
+//! The arguments of the commands that start servers of their own.
+
+use std::path::PathBuf;
+
+use pgfollow_lab::{Binaries, BinaryOptions, ClusterOptions, LabError};
+
+#[derive(clap::Args)]
+pub(crate) struct ServerArgs {
+    /// How many nodes: one primary, the others standbys
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    pub(crate) nodes: u8,
+    /// Asynchronous replication (default: a commit waits for the first standby)
+    #[arg(long = "async")]
+    asynchronous: bool,
+    /// Major version of the servers, such as 15 or 18 (18 is fetched if missing)
+    #[arg(long, value_name = "MAJOR")]
+    pg_version: Option<u32>,
+    /// Folder of the server binaries
+    #[arg(long, value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    /// The cluster to start. Finds the binaries, or fetches them: to be called before a network namespace is entered,
+    /// for inside there is no network.
+    pub(crate) fn cluster(&self) -> Result<ClusterOptions, LabError> {
+        let wanted = BinaryOptions { pg_bin: self.pg_bin.clone(), major: self.pg_version };
+        let binaries = Binaries::find(&wanted, &mut |line| anstream::eprintln!("{line}"))?;
+        let mut options = ClusterOptions::new(binaries);
+        options.nodes = usize::from(self.nodes);
+        options.sync = !self.asynchronous;
+        Ok(options)
+    }
+}
