@@ -72,9 +72,11 @@ impl LookUp {
     /// Asks what is due, in the background, and says when to come again.
     pub(crate) fn refresh(self: &Arc<Self>, monitor: &Arc<Monitor>) -> Moment {
         let now = clock::now();
+        // Before the book is locked: the monitor calls `search` while it holds its own lock.
+        let primary = monitor.primary();
         let (due, next) = {
             let (names, rng) = &mut *lock(&self.book);
-            if let Some((Candidate { address: Address::Tcp(a), .. }, true)) = monitor.primary() {
+            if let Some((Candidate { address: Address::Tcp(a), .. }, true)) = primary {
                 names.primary_is(a.ip(), now);
             }
             names.tidy(now);
