@@ -17,6 +17,8 @@ const SCRAM_ROUNDS: u32 = 2_000_000;
 pub(crate) struct Rules {
     pub(crate) require_auth: Option<Vec<AuthMethod>>,
     pub(crate) channel_binding: ChannelBinding,
+    /// The stream is TLS.
+    pub(crate) encrypted: bool,
     /// The stream is TLS, or never leaves the machine.
     pub(crate) private: bool,
     /// There is something to bind to.
