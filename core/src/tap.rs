@@ -8,8 +8,11 @@
 
 mod frames;
 pub(crate) mod login;
+mod names;
 pub(crate) mod report;
 mod state;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::io;
@@ -29,7 +32,7 @@ use login::{Exchange, Rules};
 use report::Report;
 use state::Inner;
 pub(crate) use state::{News, TapState};
-use text::Effect;
+use text::Effects;
 
 /// Longest statement text that is read; of a longer one the careful answer is given.
 const TEXT: usize = 64 * 1_024;
@@ -37,11 +40,15 @@ const TEXT: usize = 64 * 1_024;
 const NAMES: usize = 160;
 /// Of an error or notice: the fields that matter come first.
 const REPORT: usize = 8 * 1_024;
+/// A TLS record holds at most this much (RFC 8446, section 5.1).
+const RECORD: usize = 16 * 1_024;
 
 /// The tap. See the module's head.
 pub(crate) struct Tap {
     io: Box<dyn Io>,
     state: Arc<TapState>,
+    /// Below is TLS.
+    encrypted: bool,
     incoming: Scanner,
     outgoing: Scanner,
     /// The login's rules, until ReadyForQuery.
@@ -60,6 +67,7 @@ impl Tap {
         let tap = Self {
             io,
             state: Arc::clone(&state),
+            encrypted: rules.encrypted,
             incoming: Scanner::new(false),
             outgoing: Scanner::new(true),
             login: Some(Login { rules, exchange: Exchange::default(), total: 0 }),
@@ -91,7 +99,9 @@ impl Tap {
         let mut reader = Outgoing { inner: &mut inner };
         // tokio-postgres writes well-formed messages; of anything else the careful answer holds.
         let sound = self.outgoing.feed(bytes, &mut reader).is_ok();
-        inner.half = self.login.is_none() && !(sound && self.outgoing.between());
+        // Half of COPY's data, or of a farewell, runs nothing.
+        let half = self.outgoing.open().is_some_and(|tag| !matches!(tag, b'd' | b'c' | b'f' | b'X'));
+        inner.half = self.login.is_none() && (half || !sound);
     }
 }
 
@@ -120,9 +130,14 @@ impl AsyncWrite for Tap {
         if lock(&self.state.inner).refusal.is_some() {
             return Poll::Ready(Err(io::Error::other("the server was refused")));
         }
-        let n = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.accepted(&buf[..n]);
-        Poll::Ready(Ok(n))
+        let result = ready!(Pin::new(&mut self.io).poll_write(cx, buf));
+        match &result {
+            Ok(n) => self.accepted(&buf[..*n]),
+            // Records before the one that failed may have left, whole requests among them.
+            Err(_) if self.encrypted && buf.len() > RECORD => self.accepted(buf),
+            Err(_) => {}
+        }
+        Poll::Ready(result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -146,8 +161,12 @@ impl Reader for Incoming<'_> {
     fn head(&mut self, tag: u8, body: usize) -> Result<Keep, Failure> {
         if let Some(login) = self.login {
             // Before AuthenticationOk a server has nothing else to say (libpq `fe-connect.c`, CONNECTION_AWAITING_RESPONSE).
-            let later = login.exchange.authenticated() && matches!(tag, b'N' | b'S' | b'K' | b'Z');
-            if !later && !matches!(tag, b'R' | b'E' | b'v') {
+            let expected = if login.exchange.authenticated() {
+                matches!(tag, b'N' | b'S' | b'K' | b'Z' | b'E')
+            } else {
+                matches!(tag, b'R' | b'E' | b'v')
+            };
+            if !expected {
                 return Err(Failure::NotPostgres(format!("its message begins with byte {tag}")));
             }
             login.total = login.total.saturating_add(body);
@@ -159,12 +178,12 @@ impl Reader for Incoming<'_> {
         Ok(match tag {
             b'Z' | b'C' => Keep::Prefix(64),
             b'E' | b'N' => Keep::Prefix(REPORT),
-            b'S' => Keep::Prefix(1_024),
+            b'S' => Keep::Prefix(2 * state::VALUE),
             _ => Keep::Nothing,
         })
     }
 
-    fn frame(&mut self, tag: u8, kept: &[u8], _: usize) -> Result<(), Failure> {
+    fn frame(&mut self, tag: u8, kept: &[u8], body: usize) -> Result<(), Failure> {
         match tag {
             b'R' => {
                 if let Some(login) = self.login {
@@ -178,14 +197,16 @@ impl Reader for Incoming<'_> {
                     self.inner.partial = None;
                 }
             }
+            b'G' if self.login.is_none() => self.inner.copy_begins(),
             b'C' => self.inner.completed(kept.split(|b| *b == 0).next().unwrap_or_default()),
             b'S' => {
-                let mut parts = kept.split(|b| *b == 0).map(String::from_utf8_lossy);
-                if let (Some(name), Some(value)) = (parts.next(), parts.next()) {
-                    let news = self.inner.parameter(&name, &value);
-                    // What came during the login is where the session starts from, not news.
-                    self.news |= news && self.login.is_none();
-                }
+                let (name, value) = cstr(kept);
+                let value = String::from_utf8_lossy(cstr(value).0);
+                let whole = kept.len() == body;
+                let news =
+                    self.inner.parameter(&String::from_utf8_lossy(name), whole.then_some(value.as_ref()));
+                // What came during the login is where the session starts from, not news.
+                self.news |= news && self.login.is_none();
             }
             b'K' => {
                 // Protocol 3.0: four bytes each (a longer key belongs to 3.2, which nobody asked for).
@@ -235,43 +256,54 @@ impl Reader for Outgoing<'_> {
     fn head(&mut self, tag: u8, _: usize) -> Result<Keep, Self::Stop> {
         Ok(match tag {
             b'Q' | b'P' => Keep::Prefix(TEXT),
-            b'B' | b'C' => Keep::Prefix(NAMES),
+            b'B' | b'C' | b'E' => Keep::Prefix(NAMES),
             _ => Keep::Nothing,
         })
     }
 
     fn frame(&mut self, tag: u8, kept: &[u8], body: usize) -> Result<(), Self::Stop> {
-        let seen = kept.len() == body;
-        let read = |text: &[u8]| if seen { text::effect(text) } else { Effect::UNKNOWN };
+        let inner = &mut *self.inner;
+        // Of a longer text the end was not seen.
+        let whole = kept.len() == body;
+        let read = |inner: &Inner, text: &[u8]| {
+            if whole { text::effects(text, inner.conforming()) } else { Effects::DOUBT }
+        };
         match tag {
             b'Q' => {
-                self.inner.sending(read(kept));
-                self.inner.sent(clock::now());
+                inner.sending(read(inner, cstr(kept).0));
+                inner.sent(false, clock::now());
             }
             b'P' => {
                 let (name, rest) = cstr(kept);
-                let effect = read(cstr(rest).0);
-                self.inner.remember(name, effect);
-                self.inner.sending(Effect::default());
+                let effects = read(inner, cstr(rest).0);
+                inner.statements.set(name, effects);
+                inner.sending(Effects::default());
             }
             b'B' => {
-                let (_, rest) = cstr(kept);
-                let effect =
-                    if rest.contains(&0) { self.inner.effect_of(cstr(rest).0) } else { Effect::UNKNOWN };
-                self.inner.sending(effect);
+                let (portal, rest) = cstr(kept);
+                // Names longer than what is kept are unknown ones as well.
+                let effects = inner.statements.get(cstr(rest).0);
+                inner.portals.set(portal, effects);
+                inner.sending(Effects::default());
+            }
+            b'E' => {
+                let effects = inner.portals.get(cstr(kept).0);
+                inner.sending(effects);
             }
             b'C' => {
-                if let [b'S', rest @ ..] = kept {
-                    self.inner.forget(cstr(rest).0);
+                match kept {
+                    [b'S', rest @ ..] => inner.statements.close(cstr(rest).0),
+                    [b'P', rest @ ..] => inner.portals.close(cstr(rest).0),
+                    _ => {}
                 }
-                self.inner.sending(Effect::default());
+                inner.sending(Effects::default());
             }
-            b'S' => self.inner.sent(clock::now()),
+            b'S' => inner.sent(true, clock::now()),
             b'F' => {
-                self.inner.sending(Effect::UNKNOWN);
-                self.inner.sent(clock::now());
+                inner.sending(Effects::DOUBT);
+                inner.sent(false, clock::now());
             }
-            b'E' | b'D' | b'H' => self.inner.sending(Effect::default()),
+            b'D' | b'H' => inner.sending(Effects::default()),
             // Startup packet, password, COPY data, Terminate: no request of their own.
             _ => {}
         }

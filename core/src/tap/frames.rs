@@ -51,9 +51,14 @@ impl Scanner {
         }
     }
 
-    /// Whether the stream stands between two frames.
-    pub(super) fn between(&self) -> bool {
-        !self.in_body && self.have == 0
+    /// The tag of the frame that is half read; `None` between two frames.
+    pub(super) fn open(&self) -> Option<u8> {
+        match (self.in_body, self.have) {
+            (true, _) => Some(self.tag),
+            (false, 0) => None,
+            (false, _) if self.untagged => Some(0),
+            (false, _) => Some(self.header[0]),
+        }
     }
 
     /// Takes the next bytes.
@@ -160,7 +165,7 @@ mod tests {
                 scanner.feed(&rest[..n], &mut split).unwrap();
                 rest = &rest[n..];
             }
-            prop_assert!(scanner.between());
+            prop_assert_eq!(scanner.open(), None);
             prop_assert_eq!(whole.0, split.0);
         }
     }

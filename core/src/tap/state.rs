@@ -4,16 +4,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::text::Effect;
+use super::names::Names;
+use super::text::Effects;
 use crate::clock::{self, Moment};
 use crate::error::{Sent, SqlState, TxStatus};
 use crate::failure::Failure;
 use crate::lock;
 
-/// Named statements whose effect is remembered; of later ones the careful answer is given.
-const STATEMENTS: usize = 4_096;
 /// Requests out whose effects are kept apart; more are taken together.
 const REQUESTS: usize = 1_024;
+/// A server reports about 15 parameters; extensions add some.
+const PARAMETERS: usize = 64;
+/// Longest name or value of a parameter that is kept.
+pub(super) const VALUE: usize = 1_024;
 
 /// The server's announcement that this session is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +57,10 @@ pub(crate) struct TapState {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     number: u64,
-    effect: Effect,
+    effects: Effects,
     since: Moment,
+    /// It ended with Sync, not as a Query does.
+    synced: bool,
 }
 
 #[derive(Debug)]
@@ -65,18 +70,23 @@ pub(super) struct Inner {
     /// Requests out beyond [`REQUESTS`], folded into the last one kept.
     folded: usize,
     /// Whole messages of a request have left, and its end (Sync, or the Query itself) has not.
-    pub(super) partial: Option<Effect>,
+    pub(super) partial: Option<Effects>,
+    /// The unfinished request is a COPY whose data the server waits for: its number.
+    copying: Option<u64>,
     /// A message is half out: what it says isn't known yet.
     pub(super) half: bool,
     status: TxStatus,
     read_only_block: bool,
-    statements: HashMap<Vec<u8>, Effect>,
+    pub(super) statements: Names,
+    pub(super) portals: Names,
     tag: String,
-    /// The SQLSTATE that failed the open block.
+    /// The error of the request that is answered now.
+    error: Option<SqlState>,
+    /// The SQLSTATE that failed the block which is open or has just ended.
     block_error: Option<SqlState>,
     /// The last answered request ran CALL or DO in autocommit.
     called: bool,
-    pub(super) parameters: HashMap<String, String>,
+    parameters: HashMap<String, String>,
     pub(super) key: Option<(i32, i32)>,
     fatal: Option<Fatal>,
     sync_rep: bool,
@@ -92,11 +102,14 @@ impl Default for Inner {
             out: VecDeque::new(),
             folded: 0,
             partial: None,
+            copying: None,
             half: false,
             status: TxStatus::Idle,
             read_only_block: false,
-            statements: HashMap::new(),
+            statements: Names::default(),
+            portals: Names::default(),
             tag: String::new(),
+            error: None,
             block_error: None,
             called: false,
             parameters: HashMap::new(),
@@ -139,11 +152,16 @@ impl TapState {
         !s.out.is_empty() || s.unfinished()
     }
 
-    /// The oldest request that is out, and since when nothing has come for it.
+    /// The oldest request that is out, and since when nothing has come for it. While a COPY's data flows the server has
+    /// nothing to say: then since nothing has left either.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         let s = lock(&self.inner);
-        let first = s.out.front()?;
-        Some(Waiting { number: first.number, since: first.since.max(self.last_in()) })
+        let (number, since) = match (s.out.front(), s.copying) {
+            (Some(first), _) => (first.number, first.since),
+            (None, Some(number)) => (number, self.last_out()),
+            (None, None) => return None,
+        };
+        Some(Waiting { number, since: since.max(self.last_in()) })
     }
 
     /// How much of what is out has been handed to the kernel.
@@ -166,7 +184,7 @@ impl TapState {
     /// Whether something out may commit: by its words, or because it runs outside a block.
     pub(crate) fn may_commit(&self) -> bool {
         let s = lock(&self.inner);
-        s.status == TxStatus::Idle || s.effects().may_end
+        s.status == TxStatus::Idle || s.effects().commits
     }
 
     /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction: it may
@@ -174,14 +192,21 @@ impl TapState {
     pub(crate) fn called_in_autocommit(&self) -> bool {
         let s = lock(&self.inner);
         // An error reaches the caller before ReadyForQuery does: then the request is still out.
-        s.out.front().map_or(s.called, |r| s.status == TxStatus::Idle && r.effect.calls)
+        s.out.front().map_or(s.called, |r| s.status == TxStatus::Idle && r.effects.calls)
     }
 
-    /// Whether what is out can be given up without asking what became of it: a block is open, and it was begun READ
-    /// ONLY by the caller, or nothing that is out can end it.
+    /// Whether what is out can be given up without asking what became of it: it has no lasting effect; or a block is
+    /// open, nothing runs behind its end, and nothing can commit it, or it was begun READ ONLY by the caller.
     pub(crate) fn harmless(&self) -> bool {
         let s = lock(&self.inner);
-        s.status != TxStatus::Idle && (s.read_only_block || !s.effects().may_end)
+        let all = s.effects();
+        if !all.works {
+            return true;
+        }
+        if s.status == TxStatus::Idle || all.goes_on {
+            return false;
+        }
+        !all.commits || (s.read_only_block && all.read_only != Some(false))
     }
 
     /// Whether the open block was begun READ ONLY by the caller.
@@ -250,9 +275,15 @@ fn on_off(v: &str) -> Option<bool> {
 }
 
 impl Inner {
-    fn effects(&self) -> Effect {
-        let half = self.half.then_some(Effect::UNKNOWN);
-        self.out.iter().map(|r| r.effect).chain(self.partial).chain(half).fold(Effect::default(), Effect::and)
+    fn effects(&self) -> Effects {
+        let half = self.half.then_some(Effects::DOUBT);
+        let all = self.out.iter().map(|r| r.effects).chain(self.partial).chain(half);
+        all.fold(Effects::default(), Effects::then)
+    }
+
+    /// A backslash in a quoted text is a backslash.
+    pub(super) fn conforming(&self) -> bool {
+        self.parameters.get("standard_conforming_strings").is_some_and(|v| v == "on")
     }
 
     fn unfinished(&self) -> bool {
@@ -260,37 +291,43 @@ impl Inner {
     }
 
     /// Bytes of a request leave.
-    pub(super) fn sending(&mut self, effect: Effect) {
-        self.partial = Some(self.partial.unwrap_or_default().and(effect));
-    }
-
-    pub(super) fn remember(&mut self, statement: &[u8], effect: Effect) {
-        if self.statements.len() < STATEMENTS || self.statements.contains_key(statement) {
-            self.statements.insert(statement.to_vec(), effect);
-        }
-    }
-
-    pub(super) fn forget(&mut self, statement: &[u8]) {
-        self.statements.remove(statement);
-    }
-
-    pub(super) fn effect_of(&self, statement: &[u8]) -> Effect {
-        self.statements.get(statement).copied().unwrap_or(Effect::UNKNOWN)
+    pub(super) fn sending(&mut self, effects: Effects) {
+        self.partial = Some(self.partial.unwrap_or_default().then(effects));
     }
 
     /// A request's end has left: its ReadyForQuery is owed.
-    pub(super) fn sent(&mut self, now: Moment) {
-        let effect = self.partial.take().unwrap_or_default();
-        self.next_number += 1;
+    pub(super) fn sent(&mut self, synced: bool, now: Moment) {
+        let effects = self.partial.take().unwrap_or_default();
+        let number = self.copying.take().unwrap_or_else(|| {
+            self.next_number += 1;
+            self.next_number
+        });
         self.tag.clear();
         self.sync_rep = false;
         let full = self.out.len() >= REQUESTS;
         match self.out.back_mut() {
             Some(last) if full => {
-                last.effect = last.effect.and(effect);
+                last.effects = last.effects.then(effects);
                 self.folded += 1;
             }
-            _ => self.out.push_back(Request { number: self.next_number, effect, since: now }),
+            _ => self.out.push_back(Request { number, effects, since: now, synced }),
+        }
+    }
+
+    /// The server takes COPY data now. It ignores the Sync that stood behind the Execute (`copyfromparse.c`), so that
+    /// request goes on until the Sync behind the data's end.
+    pub(super) fn copy_begins(&mut self) {
+        if self.folded > 0 || self.out.front().is_none_or(|r| !r.synced) {
+            return;
+        }
+        let Some(copy) = self.out.pop_front() else { return };
+        match self.out.front_mut() {
+            // Somebody sent on without waiting: then it is that Sync.
+            Some(next) => next.effects = copy.effects.then(next.effects),
+            None => {
+                self.partial = Some(copy.effects.then(self.partial.unwrap_or_default()));
+                self.copying = Some(copy.number);
+            }
         }
     }
 
@@ -306,20 +343,28 @@ impl Inner {
             // Its own wait begins now.
             next.since = next.since.max(now);
         }
-        let before = self.status;
-        self.called = before == TxStatus::Idle && done.is_some_and(|r| r.effect.calls);
-        self.status = match status {
-            b'T' => TxStatus::InTransaction,
-            b'E' => TxStatus::Failed,
-            _ => TxStatus::Idle,
+        let effects = done.map(|r| r.effects).unwrap_or_default();
+        let before = std::mem::replace(
+            &mut self.status,
+            match status {
+                b'T' => TxStatus::InTransaction,
+                b'E' => TxStatus::Failed,
+                _ => TxStatus::Idle,
+            },
+        );
+        let was_open = before != TxStatus::Idle;
+        self.called = !was_open && effects.calls;
+        self.read_only_block = match (self.status, effects.read_only) {
+            (TxStatus::Idle, _) | (_, Some(false)) => false,
+            // A BEGIN inside a block can be undone with a savepoint: only the one that opened it is believed.
+            (_, Some(true)) => !was_open || self.read_only_block,
+            (_, None) => was_open && self.read_only_block,
         };
-        if self.status == TxStatus::Idle {
-            self.read_only_block = false;
-        } else if let Some(r) = done {
-            self.read_only_block = (self.read_only_block || r.effect.read_only) && !r.effect.read_write;
-            if before == TxStatus::Idle && self.status != TxStatus::Failed {
-                self.block_error = None;
-            }
+        let error = self.error.take();
+        match self.status {
+            TxStatus::Failed if before != TxStatus::Failed => self.block_error = error,
+            TxStatus::InTransaction if !was_open => self.block_error = None,
+            _ => {}
         }
     }
 
@@ -339,21 +384,31 @@ impl Inner {
             self.sync_rep |= r.routine == "SyncRepWaitForLSN";
             return false;
         }
-        self.block_error = Some(code);
+        self.error = Some(code);
         if code.as_str() != "25006" {
             return false;
         }
         self.news.read_only_refusals += 1;
         self.news.in_read_only_block =
-            self.read_only_block || self.out.front().is_some_and(|r| r.effect.read_only);
+            self.read_only_block || self.out.front().is_some_and(|r| r.effects.read_only == Some(true));
         true
     }
 
-    /// A parameter was reported. `true` where there is news.
-    pub(super) fn parameter(&mut self, name: &str, value: &str) -> bool {
-        let before = self.parameters.insert(name.to_owned(), value.to_owned());
-        if before.as_deref() == Some(value) {
+    /// A parameter was reported; `value` is `None` if it is too long to be kept. `true` where there is news.
+    pub(super) fn parameter(&mut self, name: &str, value: Option<&str>) -> bool {
+        let Some(value) = value.filter(|v| v.len() <= VALUE) else {
+            // Better none than an old one.
+            self.parameters.remove(name);
             return false;
+        };
+        let full = self.parameters.len() >= PARAMETERS;
+        match self.parameters.get_mut(name) {
+            Some(old) if old == value => return false,
+            Some(old) => value.clone_into(old),
+            None if full => return false,
+            None => {
+                self.parameters.insert(name.to_owned(), value.to_owned());
+            }
         }
         match name {
             "in_hot_standby" => self.news.in_hot_standby = on_off(value),
