@@ -226,12 +226,18 @@ impl Connector {
                 .await;
         }
         self.first_look(attrs, deadline).await;
+        let mut before: Option<Error> = None;
         loop {
             let e = match self.walk(attrs, deadline).await {
                 Ok(s) => return Ok(s),
                 Err(e) => e,
             };
             let now = clock::now();
+            if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
+                // A walk that was cut off says nothing; the one before it does.
+                let attempts = [whole.attempts(), e.attempts()].concat();
+                return Err(connect::too_late(whole.with_attempts(attempts), patience));
+            }
             if e.class() != Class::Transient || e.code() == Code::DeadlinePassed {
                 return Err(e);
             }
@@ -245,6 +251,7 @@ impl Connector {
             if deadline.passed(clock::now()) {
                 return Err(connect::too_late(e, patience));
             }
+            before = Some(e);
         }
     }
 

@@ -234,6 +234,12 @@ impl TapState {
         lock(&self.inner).parameters.get(name).and_then(|v| on_off(v))
     }
 
+    /// Corrects what was told at login and turned out to be old.
+    pub(crate) fn set_flag(&self, name: &str, on: bool) {
+        let value = if on { "on" } else { "off" };
+        lock(&self.inner).parameters.insert(name.to_owned(), value.to_owned());
+    }
+
     /// Process id and secret, for a cancel.
     pub(crate) fn key(&self) -> Option<(i32, i32)> {
         lock(&self.inner).key
