@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::names::Names;
 use super::text::Effects;
-use crate::clock::{self, Moment};
+use crate::clock::Moment;
 use crate::error::{Sent, SqlState, TxStatus};
 use crate::failure::Failure;
 use crate::lock;
@@ -79,7 +79,7 @@ pub(super) struct Inner {
     read_only_block: bool,
     pub(super) statements: Names,
     pub(super) portals: Names,
-    tag: String,
+    tag: Vec<u8>,
     /// The error of the request that is answered now.
     error: Option<SqlState>,
     /// The SQLSTATE that failed the block which is open or has just ended.
@@ -108,7 +108,7 @@ impl Default for Inner {
             read_only_block: false,
             statements: Names::default(),
             portals: Names::default(),
-            tag: String::new(),
+            tag: Vec::new(),
             error: None,
             block_error: None,
             called: false,
@@ -124,12 +124,12 @@ impl Default for Inner {
 }
 
 impl TapState {
-    pub(super) fn bytes_in(&self) {
-        self.last_in.store(clock::now().as_micros(), Ordering::Relaxed);
+    pub(super) fn bytes_in(&self, now: Moment) {
+        self.last_in.store(now.as_micros(), Ordering::Relaxed);
     }
 
-    pub(super) fn bytes_out(&self) {
-        self.last_out.store(clock::now().as_micros(), Ordering::Relaxed);
+    pub(super) fn bytes_out(&self, now: Moment) {
+        self.last_out.store(now.as_micros(), Ordering::Relaxed);
     }
 
     pub(super) fn has_news(&self) {
@@ -216,7 +216,7 @@ impl TapState {
 
     /// The tag of the last CommandComplete.
     pub(crate) fn tag(&self) -> String {
-        lock(&self.inner).tag.clone()
+        String::from_utf8_lossy(&lock(&self.inner).tag).into_owned()
     }
 
     /// The SQLSTATE that failed the block which has just ended or is open.
@@ -257,7 +257,8 @@ impl TapState {
 
     /// What changed since the last call; cheap when nothing did.
     pub(crate) fn take_news(&self) -> Option<News> {
-        if !self.news_waiting.swap(false, Ordering::Acquire) {
+        // Asked at every poll of a driver: the swap locks the line, the load doesn't.
+        if !self.news_waiting.load(Ordering::Relaxed) || !self.news_waiting.swap(false, Ordering::Acquire) {
             return None;
         }
         Some(std::mem::take(&mut lock(&self.inner).news))
@@ -375,7 +376,9 @@ impl Inner {
     }
 
     pub(super) fn completed(&mut self, tag: &[u8]) {
-        self.tag = String::from_utf8_lossy(tag).into_owned();
+        // Into the same memory each time: this runs for every statement.
+        self.tag.clear();
+        self.tag.extend_from_slice(tag);
     }
 
     /// An error or notice passed after the login. `true` where there is news.
