@@ -9,7 +9,7 @@ use crate::host::HostId;
 
 use super::Topology;
 use super::actions::{Cause, InFlight, Role, TopologyEvent};
-use super::host::Superseded;
+use super::host::{Host, Superseded};
 use super::types::ConnectKind;
 
 /// How long another system identifier must stand alone before it is followed, and a vanished address is kept.
@@ -100,6 +100,8 @@ impl Topology {
         h.contests = false;
         h.foreign = false;
         let timeline = h.timeline;
+        // Elected without having been compared (no term was known then): what comes is compared with this one.
+        self.highest = self.highest.or(timeline);
         let before = self.incumbent;
         if before == Some(id) {
             return;
@@ -374,7 +376,10 @@ impl Topology {
 
     /// The operator gave up the newer history and works on with this host.
     pub(super) fn accept_term(&mut self, id: HostId, now: Moment) {
-        let accepted = self.hosts.get(&id).filter(|h| h.stale && !h.foreign && h.role == Some(Role::Primary));
+        // While two clusters are in question there is no term to accept.
+        let decided = self.system.is_some() || self.undecided.is_none();
+        let stale = |h: &&Host| decided && h.stale && !h.foreign && h.role == Some(Role::Primary);
+        let accepted = self.hosts.get(&id).filter(stale);
         let Some(timeline) = accepted.and_then(|h| h.timeline) else {
             self.event(TopologyEvent::TermNotAccepted { host: id });
             return;
@@ -410,7 +415,7 @@ impl Topology {
 
     /// Says each minute that an older primary answers and none of the highest term does.
     pub(super) fn regress(&mut self, now: Moment) {
-        let leads = |h: &super::host::Host| h.writable() && h.well();
+        let leads = |h: &Host| h.writable() && h.well();
         let led = self.incumbent.and_then(|i| self.hosts.get(&i)).is_some_and(leads);
         let stale = self
             .hosts
@@ -477,11 +482,17 @@ impl Topology {
     }
 
     pub(super) fn split(&mut self, id: HostId, now: Moment) {
+        let Some(canonical) = self.hosts.get(&id).and_then(|h| h.same_as) else { return };
+        // What was held against the server holds at this address too, until it has spoken for itself: its own marks
+        // are as old as the day on which the two were joined.
+        let marks = self.hosts.get(&canonical).map(|c| (c.stale, c.foreign, c.given_up));
         let Some(h) = self.hosts.get_mut(&id) else { return };
-        if h.same_as.take().is_some() {
-            h.probing.next_dial = now;
-            self.changed = true;
+        h.same_as = None;
+        if let Some((stale, foreign, given_up)) = marks {
+            (h.stale, h.foreign, h.given_up) = (stale, foreign, given_up);
         }
+        h.probing.next_dial = now;
+        self.changed = true;
     }
 
     /// An address speaks for itself again when the one that spoke for it is in doubt.
@@ -509,10 +520,12 @@ impl Topology {
             self.hosts.keys().copied().filter(|&id| self.dropped_at(id).is_some_and(|t| t <= now)).collect();
         for id in due {
             self.close_probe(id);
-            self.hosts.remove(&id);
-            for h in self.hosts.values_mut().filter(|h| h.same_as == Some(id)) {
-                h.same_as = None;
+            let aliases: Vec<HostId> =
+                self.hosts.iter().filter(|(_, h)| h.same_as == Some(id)).map(|(&o, _)| o).collect();
+            for alias in aliases {
+                self.split(alias, now);
             }
+            self.hosts.remove(&id);
             self.changed = true;
             self.event(TopologyEvent::HostDropped { host: id });
         }
