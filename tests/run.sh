@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests, whatever fails, then tells how many were skipped and why: cargo counts those as passed.
+set -uo pipefail
 
 LAB_SKIPPED_TESTS=$(mktemp)
 export LAB_SKIPPED_TESTS
