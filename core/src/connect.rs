@@ -40,6 +40,14 @@ pub(crate) struct Arrived {
     pub(crate) attempts: Vec<Record>,
 }
 
+impl Arrived {
+    /// With a session that was opened ahead ([`crate::spare`]).
+    pub(crate) fn ahead(opened: Opened) -> Self {
+        let attempts = vec![success(&opened.member.candidate, Duration::ZERO)];
+        Self { opened, attempts }
+    }
+}
+
 enum Done {
     Dial { dial: DialId, result: Box<Result<Opened, Failed>>, encrypted: bool },
     Abandoned,

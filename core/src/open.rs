@@ -168,6 +168,15 @@ impl Opener {
         Ok(opened)
     }
 
+    /// Makes a session that was opened ahead ready for its caller: what it told then may be long past.
+    pub(crate) async fn renew(&self, opened: &mut Opened, wanted: SessionAttrs) -> Result<(), Failed> {
+        let at = opened.member.candidate.address.clone();
+        opened.term = self.ask_term(&opened.client, &at, false).await;
+        opened.role = role_told(&opened.member);
+        self.fit(opened, wanted).await?;
+        compare(opened, wanted)
+    }
+
     /// Whether the host's greeting says another role than its last answer to the monitor. A pooler greets with what its
     /// first server connection was told, however long ago; a promotion just now looks the same.
     fn greeting_in_doubt(&self, opened: &Opened) -> bool {
