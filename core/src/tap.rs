@@ -19,7 +19,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::clock;
+use crate::clock::{self, Moment};
 use crate::failure::Failure;
 use crate::lock;
 use crate::net::Io;
@@ -46,6 +46,8 @@ pub(crate) struct Tap {
     outgoing: Scanner,
     /// The login's rules, until ReadyForQuery.
     login: Option<Login>,
+    /// What the server sent was refused: nothing more is written to it.
+    refused: bool,
 }
 
 struct Login {
@@ -63,19 +65,23 @@ impl Tap {
             incoming: Scanner::new(false),
             outgoing: Scanner::new(true),
             login: Some(Login { rules, exchange: Exchange::default(), total: 0 }),
+            refused: false,
         };
         (tap, state)
     }
 
     fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.state.bytes_in();
+        // One look at the clock for all that came together.
+        let now = clock::now();
+        self.state.bytes_in(now);
         let mut inner = lock(&self.state.inner);
-        let mut reader = Incoming { inner: &mut inner, login: &mut self.login, news: false };
+        let mut reader = Incoming { inner: &mut inner, login: &mut self.login, news: false, now };
         let result = self.incoming.feed(bytes, &mut reader);
         if reader.news {
             self.state.has_news();
         }
         result.map_err(|failure| {
+            self.refused = true;
             let text = failure.to_string();
             inner.refusal = Some(failure);
             io::Error::other(text)
@@ -86,9 +92,9 @@ impl Tap {
         if bytes.is_empty() {
             return;
         }
-        self.state.bytes_out();
+        let now = clock::now();
         let mut inner = lock(&self.state.inner);
-        let mut reader = Outgoing { inner: &mut inner };
+        let mut reader = Outgoing { inner: &mut inner, now };
         // tokio-postgres writes well-formed messages; of anything else the careful answer holds.
         let sound = self.outgoing.feed(bytes, &mut reader).is_ok();
         inner.half = self.login.is_none() && !(sound && self.outgoing.between());
@@ -117,7 +123,7 @@ impl AsyncRead for Tap {
 
 impl AsyncWrite for Tap {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if lock(&self.state.inner).refusal.is_some() {
+        if self.refused {
             return Poll::Ready(Err(io::Error::other("the server was refused")));
         }
         let n = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
@@ -138,6 +144,7 @@ struct Incoming<'a> {
     inner: &'a mut Inner,
     login: &'a mut Option<Login>,
     news: bool,
+    now: Moment,
 }
 
 impl Reader for Incoming<'_> {
@@ -173,7 +180,7 @@ impl Reader for Incoming<'_> {
             }
             b'Z' => {
                 if self.login.take().is_none() {
-                    self.inner.ready(kept.first().copied().unwrap_or(b'I'), clock::now());
+                    self.inner.ready(kept.first().copied().unwrap_or(b'I'), self.now);
                 } else {
                     self.inner.partial = None;
                 }
@@ -227,6 +234,7 @@ impl Reader for Incoming<'_> {
 
 struct Outgoing<'a> {
     inner: &'a mut Inner,
+    now: Moment,
 }
 
 impl Reader for Outgoing<'_> {
@@ -246,7 +254,7 @@ impl Reader for Outgoing<'_> {
         match tag {
             b'Q' => {
                 self.inner.sending(read(kept));
-                self.inner.sent(clock::now());
+                self.inner.sent(self.now);
             }
             b'P' => {
                 let (name, rest) = cstr(kept);
@@ -266,10 +274,10 @@ impl Reader for Outgoing<'_> {
                 }
                 self.inner.sending(Effect::default());
             }
-            b'S' => self.inner.sent(clock::now()),
+            b'S' => self.inner.sent(self.now),
             b'F' => {
                 self.inner.sending(Effect::UNKNOWN);
-                self.inner.sent(clock::now());
+                self.inner.sent(self.now);
             }
             b'E' | b'D' | b'H' => self.inner.sending(Effect::default()),
             // Startup packet, password, COPY data, Terminate: no request of their own.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Connection, Notification};
@@ -138,9 +138,15 @@ async fn drive(
     watcher: &Weak<Monitor>,
 ) {
     let mut cut = std::pin::pin!(member.cut());
+    let mut waiter: Option<Waker> = None;
     poll_fn(|cx| {
-        if cut.as_mut().poll(cx).is_ready() {
+        // Once the waiter is registered, the end itself says as much as another poll, which would take a lock.
+        let registered = waiter.as_ref().is_some_and(|w| w.will_wake(cx.waker()));
+        if registered && member.ended().is_some() || !registered && cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
+        }
+        if !registered {
+            waiter = Some(cx.waker().clone());
         }
         loop {
             let step = connection.poll_message(cx);

@@ -60,28 +60,25 @@ impl Scanner {
     pub(super) fn feed<R: Reader>(&mut self, mut bytes: &[u8], reader: &mut R) -> Result<(), R::Stop> {
         loop {
             if !self.in_body {
-                let skip = usize::from(self.untagged);
-                let size = 5 - skip;
-                let n = (size - self.have).min(bytes.len());
-                self.header[skip + self.have..skip + self.have + n].copy_from_slice(&bytes[..n]);
-                self.have += n;
-                bytes = &bytes[n..];
-                if self.have < size {
-                    return Ok(());
+                // Nearly always a header comes in one piece.
+                if let [tag, a, b, c, d, rest @ ..] = bytes
+                    && self.have == 0
+                    && !self.untagged
+                {
+                    self.header = [*tag, *a, *b, *c, *d];
+                    bytes = rest;
+                } else {
+                    let skip = usize::from(self.untagged);
+                    let size = 5 - skip;
+                    let n = (size - self.have).min(bytes.len());
+                    self.header[skip + self.have..skip + self.have + n].copy_from_slice(&bytes[..n]);
+                    self.have += n;
+                    bytes = &bytes[n..];
+                    if self.have < size {
+                        return Ok(());
+                    }
                 }
-                self.tag = if self.untagged { 0 } else { self.header[0] };
-                self.untagged = false;
-                let [_, a, b, c, d] = self.header;
-                let length = u32::from_be_bytes([a, b, c, d]);
-                let Some(body) = length.checked_sub(4) else { return Err(reader.malformed(self.tag)) };
-                self.body = usize::try_from(body).unwrap_or(usize::MAX);
-                self.left = self.body;
-                self.want = match reader.head(self.tag, self.body)? {
-                    Keep::Nothing => 0,
-                    Keep::Prefix(n) => n.min(self.body),
-                };
-                self.kept.clear();
-                self.in_body = true;
+                self.begin(reader)?;
             }
             let n = self.left.min(bytes.len());
             let missing = self.want - self.kept.len();
@@ -104,6 +101,24 @@ impl Scanner {
                 return Ok(());
             }
         }
+    }
+
+    /// The header is whole: a body begins.
+    fn begin<R: Reader>(&mut self, reader: &mut R) -> Result<(), R::Stop> {
+        let [tag, a, b, c, d] = self.header;
+        self.tag = if self.untagged { 0 } else { tag };
+        self.untagged = false;
+        let length = u32::from_be_bytes([a, b, c, d]);
+        let Some(body) = length.checked_sub(4) else { return Err(reader.malformed(self.tag)) };
+        self.body = usize::try_from(body).unwrap_or(usize::MAX);
+        self.left = self.body;
+        self.want = match reader.head(self.tag, self.body)? {
+            Keep::Nothing => 0,
+            Keep::Prefix(n) => n.min(self.body),
+        };
+        self.kept.clear();
+        self.in_body = true;
+        Ok(())
     }
 
     fn finish(&mut self) {

@@ -1,11 +1,12 @@
 //! What the tap knows of a session: requests out, transaction, last bytes, parameters, last words.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::text::Effect;
-use crate::clock::{self, Moment};
+use crate::clock::Moment;
 use crate::error::{Sent, SqlState, TxStatus};
 use crate::failure::Failure;
 use crate::lock;
@@ -20,6 +21,30 @@ const REQUESTS: usize = 1_024;
 pub(crate) struct Fatal {
     pub(crate) sqlstate: SqlState,
     pub(crate) message: String,
+}
+
+/// Hashes statement names (FNV-1a): a look-up for every Bind, of a few bytes that the caller's own driver chose.
+#[derive(Clone, Copy)]
+struct Fnv(u64);
+type Names = BuildHasherDefault<Fnv>;
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    }
+
+    // The length, which tells nothing: it would cost as much as the name.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A request that waits for a byte.
@@ -46,7 +71,6 @@ pub(crate) struct News {
 #[derive(Debug, Default)]
 pub(crate) struct TapState {
     last_in: AtomicU64,
-    last_out: AtomicU64,
     news_waiting: AtomicBool,
     pub(super) inner: Mutex<Inner>,
 }
@@ -70,8 +94,8 @@ pub(super) struct Inner {
     pub(super) half: bool,
     status: TxStatus,
     read_only_block: bool,
-    statements: HashMap<Vec<u8>, Effect>,
-    tag: String,
+    statements: HashMap<Vec<u8>, Effect, Names>,
+    tag: Vec<u8>,
     /// The SQLSTATE that failed the open block.
     block_error: Option<SqlState>,
     /// The last answered request ran CALL or DO in autocommit.
@@ -95,8 +119,8 @@ impl Default for Inner {
             half: false,
             status: TxStatus::Idle,
             read_only_block: false,
-            statements: HashMap::new(),
-            tag: String::new(),
+            statements: HashMap::default(),
+            tag: Vec::new(),
             block_error: None,
             called: false,
             parameters: HashMap::new(),
@@ -111,12 +135,8 @@ impl Default for Inner {
 }
 
 impl TapState {
-    pub(super) fn bytes_in(&self) {
-        self.last_in.store(clock::now().as_micros(), Ordering::Relaxed);
-    }
-
-    pub(super) fn bytes_out(&self) {
-        self.last_out.store(clock::now().as_micros(), Ordering::Relaxed);
+    pub(super) fn bytes_in(&self, now: Moment) {
+        self.last_in.store(now.as_micros(), Ordering::Relaxed);
     }
 
     pub(super) fn has_news(&self) {
@@ -186,7 +206,7 @@ impl TapState {
 
     /// The tag of the last CommandComplete.
     pub(crate) fn tag(&self) -> String {
-        lock(&self.inner).tag.clone()
+        String::from_utf8_lossy(&lock(&self.inner).tag).into_owned()
     }
 
     /// The SQLSTATE that failed the block which has just ended or is open.
@@ -216,7 +236,8 @@ impl TapState {
 
     /// What changed since the last call; cheap when nothing did.
     pub(crate) fn take_news(&self) -> Option<News> {
-        if !self.news_waiting.swap(false, Ordering::Acquire) {
+        // Asked at every poll of a driver: the swap locks the line, the load doesn't.
+        if !self.news_waiting.load(Ordering::Relaxed) || !self.news_waiting.swap(false, Ordering::Acquire) {
             return None;
         }
         Some(std::mem::take(&mut lock(&self.inner).news))
@@ -314,7 +335,9 @@ impl Inner {
     }
 
     pub(super) fn completed(&mut self, tag: &[u8]) {
-        self.tag = String::from_utf8_lossy(tag).into_owned();
+        // Into the same memory each time: this runs for every statement.
+        self.tag.clear();
+        self.tag.extend_from_slice(tag);
     }
 
     /// An error or notice passed after the login. `true` where there is news.
