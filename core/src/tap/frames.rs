@@ -9,6 +9,16 @@ pub(super) enum Keep {
     Prefix(usize),
 }
 
+impl Keep {
+    /// How much that is of a body.
+    fn of(self, body: usize) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Prefix(n) => n.min(body),
+        }
+    }
+}
+
 /// Reads frames as they come by.
 pub(super) trait Reader {
     /// Why reading stops.
@@ -59,26 +69,32 @@ impl Scanner {
     /// Takes the next bytes.
     pub(super) fn feed<R: Reader>(&mut self, mut bytes: &[u8], reader: &mut R) -> Result<(), R::Stop> {
         loop {
-            if !self.in_body {
-                // Nearly always a header comes in one piece.
-                if let [tag, a, b, c, d, rest @ ..] = bytes
-                    && self.have == 0
-                    && !self.untagged
-                {
-                    self.header = [*tag, *a, *b, *c, *d];
-                    bytes = rest;
-                } else {
-                    let skip = usize::from(self.untagged);
-                    let size = 5 - skip;
-                    let n = (size - self.have).min(bytes.len());
-                    self.header[skip + self.have..skip + self.have + n].copy_from_slice(&bytes[..n]);
-                    self.have += n;
-                    bytes = &bytes[n..];
-                    if self.have < size {
-                        return Ok(());
-                    }
+            if !self.untagged && self.between() {
+                bytes = whole(bytes, reader)?;
+                if bytes.is_empty() {
+                    return Ok(());
                 }
-                self.begin(reader)?;
+            }
+            if !self.in_body {
+                let skip = usize::from(self.untagged);
+                let size = 5 - skip;
+                let n = (size - self.have).min(bytes.len());
+                self.header[skip + self.have..skip + self.have + n].copy_from_slice(&bytes[..n]);
+                self.have += n;
+                bytes = &bytes[n..];
+                if self.have < size {
+                    return Ok(());
+                }
+                self.tag = if self.untagged { 0 } else { self.header[0] };
+                self.untagged = false;
+                let [_, a, b, c, d] = self.header;
+                let length = u32::from_be_bytes([a, b, c, d]);
+                let Some(body) = length.checked_sub(4) else { return Err(reader.malformed(self.tag)) };
+                self.body = usize::try_from(body).unwrap_or(usize::MAX);
+                self.left = self.body;
+                self.want = reader.head(self.tag, self.body)?.of(self.body);
+                self.kept.clear();
+                self.in_body = true;
             }
             let n = self.left.min(bytes.len());
             let missing = self.want - self.kept.len();
@@ -103,29 +119,27 @@ impl Scanner {
         }
     }
 
-    /// The header is whole: a body begins.
-    fn begin<R: Reader>(&mut self, reader: &mut R) -> Result<(), R::Stop> {
-        let [tag, a, b, c, d] = self.header;
-        self.tag = if self.untagged { 0 } else { tag };
-        self.untagged = false;
-        let length = u32::from_be_bytes([a, b, c, d]);
-        let Some(body) = length.checked_sub(4) else { return Err(reader.malformed(self.tag)) };
-        self.body = usize::try_from(body).unwrap_or(usize::MAX);
-        self.left = self.body;
-        self.want = match reader.head(self.tag, self.body)? {
-            Keep::Nothing => 0,
-            Keep::Prefix(n) => n.min(self.body),
-        };
-        self.kept.clear();
-        self.in_body = true;
-        Ok(())
-    }
-
     fn finish(&mut self) {
         self.in_body = false;
         self.have = 0;
         self.left = 0;
     }
+}
+
+/// Reads the frames that lie in `bytes` in full, as nearly all do, without a state to keep. Returns the rest.
+fn whole<'a, R: Reader>(mut bytes: &'a [u8], reader: &mut R) -> Result<&'a [u8], R::Stop> {
+    while let [tag, a, b, c, d, rest @ ..] = bytes {
+        let length = u32::from_be_bytes([*a, *b, *c, *d]);
+        let Some(body) = length.checked_sub(4) else { return Err(reader.malformed(*tag)) };
+        let body = usize::try_from(body).unwrap_or(usize::MAX);
+        if rest.len() < body {
+            break;
+        }
+        let want = reader.head(*tag, body)?.of(body);
+        reader.frame(*tag, &rest[..want], body)?;
+        bytes = &rest[body..];
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
