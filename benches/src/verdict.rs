@@ -208,5 +208,5 @@ fn report(all: &[Failover], server_version: &str) -> Found {
         "bound_worst_ms": WORST,
         "within_bounds": within_bounds,
     });
-    Found { text: text.join("\n"), json, within_bounds }
+    Found { text: text.join("\n"), json, within_bounds: Some(within_bounds) }
 }
