@@ -117,12 +117,20 @@ impl AsyncRead for Tap {
 
 impl AsyncWrite for Tap {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if lock(&self.state.inner).refusal.is_some() {
-            return Poll::Ready(Err(io::Error::other("the server was refused")));
+        {
+            let mut inner = lock(&self.state.inner);
+            if inner.refusal.is_some() || inner.sealed {
+                return Poll::Ready(Err(io::Error::other("the server was refused, or the session is over")));
+            }
+            // Whoever asks before the socket has answered must not hear that nothing has left.
+            inner.writing = self.login.is_none();
         }
-        let n = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
-        self.accepted(&buf[..n]);
-        Poll::Ready(Ok(n))
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        if let Poll::Ready(Ok(n)) = &written {
+            self.accepted(&buf[..*n]);
+        }
+        lock(&self.state.inner).writing = false;
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -195,6 +203,7 @@ impl Reader for Incoming<'_> {
                     self.inner.key = Some((i32::from_be_bytes(*pid), i32::from_be_bytes(*secret)));
                 }
             }
+            b'G' => self.inner.copy_begins(),
             b'E' | b'N' => {
                 let report = Report::read(kept);
                 match self.login {
@@ -252,7 +261,7 @@ impl Reader for Outgoing<'_> {
                 let (name, rest) = cstr(kept);
                 let effect = read(cstr(rest).0);
                 self.inner.remember(name, effect);
-                self.inner.sending(Effect::default());
+                self.inner.sending(Effect::PREPARED);
             }
             b'B' => {
                 let (_, rest) = cstr(kept);
@@ -272,6 +281,7 @@ impl Reader for Outgoing<'_> {
                 self.inner.sent(clock::now());
             }
             b'E' | b'D' | b'H' => self.inner.sending(Effect::default()),
+            b'c' | b'f' => self.inner.copy_ends(),
             // Startup packet, password, COPY data, Terminate: no request of their own.
             _ => {}
         }
@@ -284,4 +294,175 @@ impl Reader for Outgoing<'_> {
 /// Splits at the first NUL.
 fn cstr(b: &[u8]) -> (&[u8], &[u8]) {
     b.iter().position(|c| *c == 0).map_or((b, &[]), |n| (&b[..n], &b[n + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ChannelBinding;
+    use crate::error::{Sent, TxStatus};
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        let mut m = vec![tag];
+        m.extend(u32::try_from(body.len() + 4).expect("short").to_be_bytes());
+        m.extend(body);
+        m
+    }
+
+    /// A session that has logged in, and both directions of its bytes.
+    struct Wire(Tap, Arc<TapState>);
+
+    impl Wire {
+        fn new() -> Self {
+            let rules = Rules {
+                require_auth: None,
+                channel_binding: ChannelBinding::Prefer,
+                private: true,
+                can_bind: false,
+            };
+            let (tap, state) = Tap::new(Box::new(tokio::io::duplex(1).0), rules);
+            let mut this = Self(tap, state);
+            this.0.accepted(&[0, 0, 0, 8, 0, 3, 0, 0]);
+            this.server(b'R', &[0; 4]);
+            this.server(b'Z', b"I");
+            this
+        }
+
+        fn server(&mut self, tag: u8, body: &[u8]) {
+            self.0.received(&message(tag, body)).expect("the tap refuses nothing");
+        }
+
+        fn client(&mut self, tag: u8, body: &[u8]) {
+            self.0.accepted(&message(tag, body));
+        }
+
+        fn query(&mut self, text: &str) {
+            self.client(b'Q', format!("{text}\0").as_bytes());
+        }
+
+        fn done(&mut self, tag: &str, status: u8) {
+            self.server(b'C', format!("{tag}\0").as_bytes());
+            self.server(b'Z', &[status]);
+        }
+
+        /// A query and its whole answer.
+        fn ran(&mut self, text: &str, status: u8) {
+            self.query(text);
+            self.done("X", status);
+        }
+    }
+
+    #[test]
+    fn a_statement_dropped_behind_a_commit_does_not_hide_that_it_was_answered_rollback() {
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.ran("INSERT", b'E');
+        w.query("COMMIT");
+        w.done("ROLLBACK", b'I');
+        // tokio-postgres closes a statement when its last handle goes, whatever the session does.
+        w.client(b'C', b"Ss1\0");
+        w.client(b'S', b"");
+        assert_eq!(w.1.tag(), "ROLLBACK");
+        w.server(b'3', b"");
+        w.server(b'Z', b"I");
+        assert_eq!(w.1.tag(), "ROLLBACK");
+    }
+
+    #[test]
+    fn a_statement_dropped_behind_a_commit_does_not_hide_that_it_is_local_alone() {
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.query("COMMIT");
+        w.server(b'N', b"SWARNING\0VWARNING\0C01000\0Mlocally\0RSyncRepWaitForLSN\0\0");
+        w.done("COMMIT", b'I');
+        w.client(b'C', b"Ss1\0");
+        w.client(b'S', b"");
+        assert!(w.1.local_commit_only());
+        w.server(b'Z', b"I");
+        w.ran("BEGIN", b'T');
+        w.query("COMMIT");
+        assert!(!w.1.local_commit_only(), "the next commit is another one");
+    }
+
+    #[test]
+    fn what_follows_a_rollback_is_no_part_of_the_block_any_more() {
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.query("ROLLBACK");
+        assert!(w.1.harmless() && !w.1.may_commit(), "the rollback alone does nothing");
+        w.query("INSERT INTO t VALUES (1)");
+        assert!(!w.1.harmless() && w.1.may_commit(), "it runs outside the block");
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.query("ABORT; INSERT INTO t VALUES (1)");
+        assert!(!w.1.harmless() && w.1.may_commit());
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.query("ROLLBACK TO SAVEPOINT s; INSERT INTO t VALUES (1)");
+        w.query("ROLLBACK WORK TO s");
+        w.query("INSERT INTO t VALUES (1)");
+        assert!(w.1.harmless() && !w.1.may_commit(), "the block goes on behind a savepoint");
+    }
+
+    #[test]
+    fn a_block_that_could_write_before_it_was_made_read_only_may_commit_that() {
+        for [begin, then] in [
+            ["BEGIN", "INSERT INTO t VALUES (1); SET TRANSACTION READ ONLY"],
+            ["BEGIN", "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"],
+            ["BEGIN", "SELECT * FROM read, ONLY t"],
+            ["INSERT INTO t VALUES (1); BEGIN READ ONLY", "SELECT 1"],
+            ["BEGIN; INSERT INTO t VALUES (1); SET TRANSACTION READ ONLY", "SELECT 1"],
+            ["BEGIN READ ONLY", "COMMIT; BEGIN"],
+            ["BEGIN READ ONLY", "ROLLBACK; BEGIN; INSERT INTO t VALUES (1)"],
+            ["BEGIN READ ONLY", "SET transaction_read_only = off; INSERT INTO t VALUES (1)"],
+        ] {
+            let mut w = Wire::new();
+            w.ran(begin, b'T');
+            w.ran(then, b'T');
+            w.query("COMMIT");
+            assert!(!w.1.only_reads() && !w.1.harmless(), "{begin}; {then}");
+        }
+        let mut w = Wire::new();
+        w.ran("BEGIN READ ONLY", b'T');
+        w.query("SET TRANSACTION READ WRITE; INSERT INTO t VALUES (1); COMMIT");
+        assert!(!w.1.only_reads() && !w.1.harmless(), "it is made writable by what is out");
+        let mut w = Wire::new();
+        w.ran("START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY, DEFERRABLE", b'T');
+        w.query("COMMIT");
+        assert!(w.1.only_reads() && w.1.harmless());
+    }
+
+    #[test]
+    fn a_copy_into_a_table_leaves_no_request_behind() {
+        let mut w = Wire::new();
+        for data_before_answer in [false, true] {
+            // Bind, Execute, Sync; a server that copies ignores the Sync (manual, "COPY Operations").
+            w.client(b'B', b"\0s1\0\0\0\0\0\0\0");
+            w.client(b'E', b"\0\0\0\0\0");
+            w.client(b'S', b"");
+            let mut copying = || w.server(b'G', b"\0\0\0");
+            if !data_before_answer {
+                copying();
+            }
+            w.client(b'd', b"1\n");
+            w.client(if data_before_answer { b'f' } else { b'c' }, b"");
+            w.client(b'S', b"");
+            if data_before_answer {
+                w.server(b'G', b"\0\0\0");
+            }
+            assert!(w.1.busy() && w.1.sent() == Sent::Complete);
+            w.done("COPY 1", b'I');
+            assert!(!w.1.busy() && w.1.waiting().is_none(), "an idle session passes for a blocked call");
+        }
+    }
+
+    #[test]
+    fn a_notice_with_a_dying_code_is_no_last_word_once_the_session_goes_on() {
+        let mut w = Wire::new();
+        w.query("DO $$ BEGIN RAISE WARNING USING ERRCODE = '57P01'; END $$");
+        w.server(b'N', b"SWARNING\0VWARNING\0C57P01\0Mmine\0\0");
+        assert!(w.1.fatal().is_some(), "it could be an immediate shutdown");
+        w.done("DO", b'I');
+        assert_eq!((w.1.fatal(), w.1.status()), (None, TxStatus::Idle));
+    }
 }

@@ -89,9 +89,12 @@ impl Why {
         match Deadline::after(limit).bound(call).await {
             Ok(result) => result.map_err(|e| self.diagnose(e)),
             Err(_) => {
+                // The request may still wait for its turn to be written: first nothing leaves any more, then it is
+                // looked at what has left.
+                self.member.end(EndCause::CallTimedOut);
+                self.member.tap.seal();
                 let class = self.lost();
                 let (sent, status) = (self.member.tap.sent(), self.member.tap.status());
-                self.member.end(EndCause::CallTimedOut);
                 Err(Error::new(
                     Code::CallTimedOut,
                     class,
@@ -114,13 +117,14 @@ impl Why {
     pub(super) fn class(&self, signal: Signal) -> Class {
         let tap = &self.member.tap;
         let answered = matches!(signal, Signal::Sqlstate(_) | Signal::RolledBack { .. });
-        let open = tap.status() != TxStatus::Idle;
+        let inside = tap.called_in_autocommit();
+        let open = tap.status() != TxStatus::Idle && !inside;
         let facts = Facts {
             phase: if open && tap.may_commit() { Phase::Commit } else { Phase::Statement },
             signal,
             request: Request {
                 // The session's declaration, or the block's own (which ends with the block).
-                effect: if self.member.declared_read_only() || tap.read_only_block() {
+                effect: if self.member.declared_read_only() || tap.only_reads() {
                     Effect::Read
                 } else {
                     Effect::Write
@@ -128,7 +132,7 @@ impl Why {
                 // What was answered had left, though nothing of it is out any more.
                 sent: if answered { Sent::Complete } else { tap.sent() },
                 in_transaction: open,
-                may_commit_inside: tap.called_in_autocommit(),
+                may_commit_inside: inside,
             },
             session: SessionFacts { opened_read_only: tap.read_only_block(), healthy_lately: false },
         };

@@ -56,6 +56,8 @@ struct Request {
     number: u64,
     effect: Effect,
     since: Moment,
+    /// It is no more than the end of a COPY.
+    ends_copy: bool,
 }
 
 #[derive(Debug)]
@@ -68,8 +70,18 @@ pub(super) struct Inner {
     pub(super) partial: Option<Effect>,
     /// A message is half out: what it says isn't known yet.
     pub(super) half: bool,
+    /// Bytes are being handed to the socket just now.
+    pub(super) writing: bool,
+    /// Nothing may leave any more.
+    pub(super) sealed: bool,
+    /// The server takes COPY data, and ignores every Sync until their end.
+    copying: bool,
+    /// CopyDone or CopyFail has left, and its Sync has not.
+    copy_ending: bool,
     status: TxStatus,
     read_only_block: bool,
+    /// The open block was begun READ ONLY and stayed so: there is nothing in it to commit.
+    only_reads: bool,
     statements: HashMap<Vec<u8>, Effect>,
     tag: String,
     /// The SQLSTATE that failed the open block.
@@ -93,8 +105,13 @@ impl Default for Inner {
             folded: 0,
             partial: None,
             half: false,
+            writing: false,
+            sealed: false,
+            copying: false,
+            copy_ending: false,
             status: TxStatus::Idle,
             read_only_block: false,
+            only_reads: false,
             statements: HashMap::new(),
             tag: String::new(),
             block_error: None,
@@ -169,24 +186,34 @@ impl TapState {
         s.status == TxStatus::Idle || s.effects().may_end
     }
 
-    /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction: it may
-    /// have committed on its own even where an error came back.
+    /// Lets nothing leave from now on: what [`Self::sent`] says afterwards stays true.
+    pub(crate) fn seal(&self) {
+        lock(&self.inner).sealed = true;
+    }
+
+    /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction,
+    /// or went on behind a COMMIT of its own: it may have committed something even where an error came back.
     pub(crate) fn called_in_autocommit(&self) -> bool {
         let s = lock(&self.inner);
         // An error reaches the caller before ReadyForQuery does: then the request is still out.
-        s.out.front().map_or(s.called, |r| s.status == TxStatus::Idle && r.effect.calls)
+        s.out.front().map_or(s.called, |r| commits_inside(s.status, r.effect))
     }
 
     /// Whether what is out can be given up without asking what became of it: a block is open, and it was begun READ
     /// ONLY by the caller, or nothing that is out can end it.
     pub(crate) fn harmless(&self) -> bool {
         let s = lock(&self.inner);
-        s.status != TxStatus::Idle && (s.read_only_block || !s.effects().may_end)
+        s.status != TxStatus::Idle && (s.reads_alone() || !s.effects().may_end)
     }
 
     /// Whether the open block was begun READ ONLY by the caller.
     pub(crate) fn read_only_block(&self) -> bool {
         lock(&self.inner).read_only_block
+    }
+
+    /// Whether the open block was begun READ ONLY, and nothing that has run or is out can have written beside it.
+    pub(crate) fn only_reads(&self) -> bool {
+        lock(&self.inner).reads_alone()
     }
 
     /// The tag of the last CommandComplete.
@@ -241,6 +268,11 @@ impl TapState {
     }
 }
 
+/// Whether something may be committed though the request was answered with an error.
+fn commits_inside(status: TxStatus, effect: Effect) -> bool {
+    effect.midway || (effect.calls && status == TxStatus::Idle)
+}
+
 fn on_off(v: &str) -> Option<bool> {
     match v {
         "on" => Some(true),
@@ -251,12 +283,32 @@ fn on_off(v: &str) -> Option<bool> {
 
 impl Inner {
     fn effects(&self) -> Effect {
-        let half = self.half.then_some(Effect::UNKNOWN);
+        let half = (self.half || self.writing).then_some(Effect::UNKNOWN);
         self.out.iter().map(|r| r.effect).chain(self.partial).chain(half).fold(Effect::default(), Effect::and)
     }
 
     fn unfinished(&self) -> bool {
-        self.partial.is_some() || self.half
+        self.partial.is_some() || self.half || self.writing
+    }
+
+    fn reads_alone(&self) -> bool {
+        let e = self.effects();
+        self.only_reads && !e.read_write && !e.beyond
+    }
+
+    /// The server waits for COPY data. It ignores the Sync that came with the Execute (PostgreSQL manual, "COPY
+    /// Operations"), so that one ReadyForQuery answers it and the Sync behind the data's end.
+    pub(super) fn copy_begins(&mut self) {
+        if self.out.get(1).is_some_and(|r| r.ends_copy) {
+            self.out.remove(1);
+        } else {
+            self.copying = true;
+        }
+    }
+
+    /// CopyDone or CopyFail leaves.
+    pub(super) fn copy_ends(&mut self) {
+        self.copy_ending = true;
     }
 
     /// Bytes of a request leave.
@@ -281,16 +333,23 @@ impl Inner {
     /// A request's end has left: its ReadyForQuery is owed.
     pub(super) fn sent(&mut self, now: Moment) {
         let effect = self.partial.take().unwrap_or_default();
+        let ends_copy = std::mem::take(&mut self.copy_ending);
+        if ends_copy && std::mem::take(&mut self.copying) {
+            return;
+        }
         self.next_number += 1;
-        self.tag.clear();
-        self.sync_rep = false;
+        // A statement that is closed behind a COMMIT must not hide what the COMMIT was answered.
+        if effect.asked {
+            self.tag.clear();
+            self.sync_rep = false;
+        }
         let full = self.out.len() >= REQUESTS;
         match self.out.back_mut() {
             Some(last) if full => {
                 last.effect = last.effect.and(effect);
                 self.folded += 1;
             }
-            _ => self.out.push_back(Request { number: self.next_number, effect, since: now }),
+            _ => self.out.push_back(Request { number: self.next_number, effect, since: now, ends_copy }),
         }
     }
 
@@ -306,8 +365,14 @@ impl Inner {
             // Its own wait begins now.
             next.since = next.since.max(now);
         }
+        // The session goes on, whatever a notice had announced.
+        self.fatal = None;
+        self.copying = false;
         let before = self.status;
-        self.called = before == TxStatus::Idle && done.is_some_and(|r| r.effect.calls);
+        // What closes a statement changes nothing about the answer before it.
+        if let Some(r) = done.filter(|r| r.effect.asked) {
+            self.called = commits_inside(before, r.effect);
+        }
         self.status = match status {
             b'T' => TxStatus::InTransaction,
             b'E' => TxStatus::Failed,
@@ -315,8 +380,14 @@ impl Inner {
         };
         if self.status == TxStatus::Idle {
             self.read_only_block = false;
+            self.only_reads = false;
         } else if let Some(r) = done {
-            self.read_only_block = (self.read_only_block || r.effect.read_only) && !r.effect.read_write;
+            let kept = self.read_only_block && !r.effect.leaves;
+            self.read_only_block = (kept || r.effect.read_only) && !r.effect.read_write;
+            self.only_reads = match before {
+                TxStatus::Idle => r.effect.opens_read_only,
+                _ => self.only_reads && !r.effect.leaves,
+            } && !r.effect.read_write;
             if before == TxStatus::Idle && self.status != TxStatus::Failed {
                 self.block_error = None;
             }

@@ -9,49 +9,119 @@ pub(super) struct Effect {
     pub(super) may_end: bool,
     /// It calls code that may commit on its own in autocommit: CALL or DO.
     pub(super) calls: bool,
-    /// It makes the block READ ONLY (BEGIN READ ONLY, SET TRANSACTION READ ONLY).
+    /// It makes the block READ ONLY (BEGIN READ ONLY, SET TRANSACTION READ ONLY), whatever it wrote before.
     pub(super) read_only: bool,
-    /// It only reads by its first word (SELECT could still write through a function, so this is no proof).
+    /// It may make the block READ WRITE.
     pub(super) read_write: bool,
+    /// It is BEGIN READ ONLY and nothing else: a block that it opens writes nothing.
+    pub(super) opens_read_only: bool,
+    /// Somebody waits for its answer. (Nobody does when a dropped statement is closed.)
+    pub(super) asked: bool,
+    /// It runs something. (Preparing a statement doesn't.)
+    pub(super) runs: bool,
+    /// It leaves the block: COMMIT, END, PREPARE TRANSACTION, ROLLBACK or ABORT.
+    pub(super) leaves: bool,
+    /// Something runs behind the block's end, in a transaction of its own.
+    pub(super) beyond: bool,
+    /// It commits and goes on: that stays committed whatever the answer is.
+    pub(super) midway: bool,
 }
 
 impl Effect {
     /// Of a text that was not seen, or not in full.
-    pub(super) const UNKNOWN: Self = Self { may_end: true, calls: true, read_only: false, read_write: true };
+    pub(super) const UNKNOWN: Self = Self {
+        may_end: true,
+        calls: true,
+        read_only: false,
+        read_write: true,
+        opens_read_only: false,
+        asked: true,
+        runs: true,
+        leaves: true,
+        beyond: true,
+        midway: false,
+    };
+
+    /// Of a statement that is prepared.
+    pub(super) const PREPARED: Self = Self { asked: true, ..Self::NOTHING };
+    const NOTHING: Self = Self {
+        may_end: false,
+        calls: false,
+        read_only: false,
+        read_write: false,
+        opens_read_only: false,
+        asked: false,
+        runs: false,
+        leaves: false,
+        beyond: false,
+        midway: false,
+    };
 
     /// Both, one after the other.
     pub(super) fn and(self, o: Self) -> Self {
+        let beyond = self.beyond || o.beyond || (self.leaves && o.runs);
         Self {
-            may_end: self.may_end || o.may_end,
+            // What runs behind a ROLLBACK runs outside the block, and commits by itself.
+            may_end: self.may_end || o.may_end || beyond,
             calls: self.calls || o.calls,
             read_only: self.read_only || o.read_only,
             read_write: self.read_write || o.read_write,
+            opens_read_only: if self.runs { self.opens_read_only && !o.runs } else { o.opens_read_only },
+            asked: self.asked || o.asked,
+            runs: self.runs || o.runs,
+            leaves: self.leaves || o.leaves,
+            beyond,
+            midway: self.midway || o.midway,
         }
     }
 }
 
 /// Reads a statement.
 pub(super) fn effect(text: &[u8]) -> Effect {
-    let mut e = Effect::default();
+    let mut e = Effect { asked: true, runs: true, ..Effect::NOTHING };
     let mut previous: Word = Word::Other;
     let mut scan = Words { rest: text, doubtful: false, begins: true };
+    let (mut statements, mut opens, mut left, mut committed) = (0, false, false, false);
     while let Some((word, first)) = scan.next_word() {
         let word = Word::of(word);
+        if first {
+            statements += 1;
+            opens = word == Word::Opens;
+            // The statements before this one are over.
+            e.beyond |= left;
+            e.leaves |= left;
+            e.midway |= committed || (left && word == Word::Calls);
+        }
         match word {
-            Word::Ends if first => e.may_end = true,
+            Word::Ends if first => {
+                e.may_end = true;
+                (left, committed) = (true, true);
+            }
+            Word::Back if first => left = true,
+            // ROLLBACK [WORK | TRANSACTION] TO [SAVEPOINT] s: the block goes on.
+            Word::To if previous == Word::Back => left = false,
             Word::Calls if first => {
                 e.may_end = true;
                 e.calls = true;
             }
-            Word::Only if previous == Word::Read => e.read_only = true,
+            Word::Only if previous == Word::Read => {
+                e.read_only = true;
+                e.opens_read_only = opens && statements == 1;
+            }
             Word::Write if previous == Word::Read => e.read_write = true,
+            Word::ReadOnly => e.read_write = true,
             _ => {}
         }
-        previous = word;
+        if !(word == Word::Noise && previous == Word::Back) {
+            previous = word;
+        }
     }
+    e.leaves |= left;
+    e.may_end |= e.beyond;
+    e.opens_read_only &= statements == 1;
     if scan.doubtful {
         // What it begins with is known all the same.
-        return Effect { calls: e.calls, ..Effect::UNKNOWN };
+        return Effect { calls: e.calls, midway: e.midway, ..Effect::UNKNOWN };
     }
     // SET TRANSACTION READ WRITE, or both: not READ ONLY for sure.
     e.read_only &= !e.read_write;
@@ -60,7 +130,17 @@ pub(super) fn effect(text: &[u8]) -> Effect {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
+    /// COMMIT, END, PREPARE.
     Ends,
+    /// ROLLBACK, ABORT.
+    Back,
+    /// BEGIN, START.
+    Opens,
+    To,
+    /// WORK, TRANSACTION.
+    Noise,
+    /// The setting `transaction_read_only`.
+    ReadOnly,
     Calls,
     Read,
     Only,
@@ -73,6 +153,16 @@ impl Word {
         let is = |s: &str| w.eq_ignore_ascii_case(s.as_bytes());
         if is("commit") || is("end") || is("prepare") {
             Self::Ends
+        } else if is("rollback") || is("abort") {
+            Self::Back
+        } else if is("begin") || is("start") {
+            Self::Opens
+        } else if is("to") {
+            Self::To
+        } else if is("work") || is("transaction") {
+            Self::Noise
+        } else if is("transaction_read_only") {
+            Self::ReadOnly
         } else if is("call") || is("do") {
             Self::Calls
         } else if is("read") {
@@ -104,12 +194,17 @@ impl<'a> Words<'a> {
                 [] => return None,
                 [b'\'', ..] => self.quoted(b'\''),
                 [b'"', ..] => self.quoted(b'"'),
-                [b'-', b'-', ..] => self.rest = after(r, b"\n"),
+                [b'-', b'-', ..] => {
+                    let end = r.iter().position(|c| matches!(c, b'\n' | b'\r'));
+                    self.rest = end.map_or(&[], |n| &r[n + 1..]);
+                }
                 [b'/', b'*', ..] => self.comment(),
                 [b'$', ..] => self.dollar(),
                 [c, ..] if is_word(*c) => {
                     let n = r.iter().position(|c| !is_word(*c)).unwrap_or(r.len());
                     let (word, rest) = r.split_at(n);
+                    // A name may hold a dollar sign, which then begins no text.
+                    self.doubtful |= rest.first() == Some(&b'$');
                     self.rest = rest;
                     return Some((word, std::mem::replace(&mut self.begins, false)));
                 }
@@ -191,6 +286,8 @@ mod tests {
             "-- no\ncommit",
             "select $1; end",
             "select E'it\\'s'; commit; select 'x'",
+            "select 1 -- a carriage return ends a comment too\r; commit",
+            "select 1 as a$x$; commit; select 2 as b$x$",
             ";; commit",
         ] {
             assert!(effect(yes.as_bytes()).may_end, "{yes}");
