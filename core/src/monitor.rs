@@ -280,6 +280,11 @@ impl Monitor {
         Some((self.candidate(id)?, fresh))
     }
 
+    /// What forbids writing on a host though it takes writes: another one is known to be right.
+    pub(crate) fn superseded(&self, host: HostId) -> Option<&'static str> {
+        lock(&self.topology).superseded(host)
+    }
+
     /// Whether the process has looked around once.
     pub(crate) fn settled(&self) -> bool {
         lock(&self.topology).settled(clock::now())
