@@ -70,10 +70,13 @@ impl Tap {
     fn received(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.state.bytes_in();
         let mut inner = lock(&self.state.inner);
-        let mut reader = Incoming { inner: &mut inner, login: &mut self.login, news: false };
+        let mut reader = Incoming { inner: &mut inner, login: &mut self.login, news: false, answered: false };
         let result = self.incoming.feed(bytes, &mut reader);
         if reader.news {
             self.state.has_news();
+        }
+        if reader.answered {
+            self.state.answer_read(true);
         }
         result.map_err(|failure| {
             let text = failure.to_string();
@@ -91,6 +94,7 @@ impl Tap {
         let mut reader = Outgoing { inner: &mut inner };
         // tokio-postgres writes well-formed messages; of anything else the careful answer holds.
         let sound = self.outgoing.feed(bytes, &mut reader).is_ok();
+        inner.writes += 1;
         inner.half = self.login.is_none() && !(sound && self.outgoing.between());
     }
 }
@@ -101,6 +105,8 @@ impl AsyncRead for Tap {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // It comes back for more when it has handed on all that it had.
+        self.state.answer_read(false);
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
         let filled = buf.filled().len();
@@ -146,6 +152,8 @@ struct Incoming<'a> {
     inner: &'a mut Inner,
     login: &'a mut Option<Login>,
     news: bool,
+    /// A ReadyForQuery came.
+    answered: bool,
 }
 
 impl Reader for Incoming<'_> {
@@ -181,6 +189,7 @@ impl Reader for Incoming<'_> {
             }
             b'Z' => {
                 if self.login.take().is_none() {
+                    self.answered = true;
                     self.inner.ready(kept.first().copied().unwrap_or(b'I'), clock::now());
                 } else {
                     self.inner.partial = None;
@@ -343,6 +352,7 @@ mod tests {
         fn done(&mut self, tag: &str, status: u8) {
             self.server(b'C', format!("{tag}\0").as_bytes());
             self.server(b'Z', &[status]);
+            self.0.state.answer_read(false);
         }
 
         /// A query and its whole answer.
@@ -454,6 +464,33 @@ mod tests {
             w.done("COPY 1", b'I');
             assert!(!w.1.busy() && w.1.waiting().is_none(), "an idle session passes for a blocked call");
         }
+    }
+
+    #[test]
+    fn an_answer_that_the_caller_has_not_got_does_not_make_its_request_undone() {
+        let mut w = Wire::new();
+        w.query("INSERT INTO t VALUES (1) RETURNING *");
+        w.server(b'C', b"INSERT 0 1\0");
+        w.server(b'Z', b"I");
+        assert!(w.1.busy() && w.1.sent() == Sent::Complete && !w.1.harmless());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut room = [0; 8];
+        let mut room = ReadBuf::new(&mut room);
+        assert!(Pin::new(&mut w.0).poll_read(&mut cx, &mut room).is_ready(), "the peer is gone");
+        assert!(!w.1.busy() && w.1.sent() == Sent::None);
+    }
+
+    #[test]
+    fn a_commit_that_was_answered_with_an_error_is_a_commit_behind_its_answer_too() {
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.query("COMMIT");
+        w.server(b'E', b"SERROR\0VERROR\0C08006\0Mthe server behind is gone\0\0");
+        assert!(w.1.answers_commit());
+        w.server(b'Z', b"I");
+        assert!(w.1.answers_commit());
+        w.ran("INSERT INTO t VALUES ('\\')", b'I');
+        assert!(!w.1.answers_commit());
     }
 
     #[test]

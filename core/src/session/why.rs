@@ -86,6 +86,7 @@ impl Why {
         limit: Duration,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
+        let before = self.member.tap.writes();
         match Deadline::after(limit).bound(call).await {
             Ok(result) => result.map_err(|e| self.diagnose(e)),
             Err(_) => {
@@ -93,8 +94,13 @@ impl Why {
                 // looked at what has left.
                 self.member.end(EndCause::CallTimedOut);
                 self.member.tap.seal();
-                let class = self.lost();
-                let (sent, status) = (self.member.tap.sent(), self.member.tap.status());
+                let tap = &self.member.tap;
+                let sent = match tap.sent() {
+                    // It left, and its answer has come meanwhile; nobody has seen it.
+                    Sent::None if tap.writes() != before => Sent::Complete,
+                    sent => sent,
+                };
+                let (class, status) = (self.class_of(Signal::Io, sent), tap.status());
                 Err(Error::new(
                     Code::CallTimedOut,
                     class,
@@ -115,12 +121,18 @@ impl Why {
 
     /// The class by the tap's facts.
     pub(super) fn class(&self, signal: Signal) -> Class {
+        self.class_of(signal, self.member.tap.sent())
+    }
+
+    fn class_of(&self, signal: Signal, sent: Sent) -> Class {
         let tap = &self.member.tap;
         let answered = matches!(signal, Signal::Sqlstate(_) | Signal::RolledBack { .. });
+        // An error and the ReadyForQuery behind it come together: the block is over when the caller hears of it.
+        let commit = answered && tap.answers_commit();
         let inside = tap.called_in_autocommit();
         let open = tap.status() != TxStatus::Idle && !inside;
         let facts = Facts {
-            phase: if open && tap.may_commit() { Phase::Commit } else { Phase::Statement },
+            phase: if commit || (open && tap.may_commit()) { Phase::Commit } else { Phase::Statement },
             signal,
             request: Request {
                 // The session's declaration, or the block's own (which ends with the block).
@@ -130,7 +142,7 @@ impl Why {
                     Effect::Write
                 },
                 // What was answered had left, though nothing of it is out any more.
-                sent: if answered { Sent::Complete } else { tap.sent() },
+                sent: if answered { Sent::Complete } else { sent },
                 in_transaction: open,
                 may_commit_inside: inside,
             },

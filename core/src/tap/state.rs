@@ -48,6 +48,8 @@ pub(crate) struct TapState {
     last_in: AtomicU64,
     last_out: AtomicU64,
     news_waiting: AtomicBool,
+    /// An answer was read, and tokio-postgres hasn't come back for more: perhaps the caller hasn't got it.
+    undelivered: AtomicBool,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -88,6 +90,10 @@ pub(super) struct Inner {
     block_error: Option<SqlState>,
     /// The last answered request ran CALL or DO in autocommit.
     called: bool,
+    /// What the last answered request could do.
+    last: Effect,
+    /// How many times bytes have left since the login.
+    pub(super) writes: u64,
     pub(super) parameters: HashMap<String, String>,
     pub(super) key: Option<(i32, i32)>,
     fatal: Option<Fatal>,
@@ -116,6 +122,8 @@ impl Default for Inner {
             tag: String::new(),
             block_error: None,
             called: false,
+            last: Effect::default(),
+            writes: 0,
             parameters: HashMap::new(),
             key: None,
             fatal: None,
@@ -136,6 +144,16 @@ impl TapState {
         self.last_out.store(clock::now().as_micros(), Ordering::Relaxed);
     }
 
+    /// An answer has been read (or, with `false`, all that was read has been handed on).
+    pub(super) fn answer_read(&self, yes: bool) {
+        self.undelivered.store(yes, Ordering::Release);
+    }
+
+    /// How many times bytes have left. Nothing of a call has left if this hasn't changed since before it.
+    pub(crate) fn writes(&self) -> u64 {
+        lock(&self.inner).writes
+    }
+
     pub(super) fn has_news(&self) {
         self.news_waiting.store(true, Ordering::Release);
     }
@@ -153,7 +171,7 @@ impl TapState {
     /// Whether a request is out, in whole or in part. A transaction that merely stands open is not busy.
     pub(crate) fn busy(&self) -> bool {
         let s = lock(&self.inner);
-        !s.out.is_empty() || s.unfinished()
+        !s.out.is_empty() || s.unfinished() || self.undelivered.load(Ordering::Acquire)
     }
 
     /// The oldest request that is out, and since when nothing has come for it.
@@ -163,10 +181,11 @@ impl TapState {
         Some(Waiting { number: first.number, since: first.since.max(self.last_in()) })
     }
 
-    /// How much of what is out has been handed to the kernel.
+    /// How much of what is out has been handed to the kernel. What was answered is out as long as the answer has not
+    /// been handed on: a caller who reads slowly may lose it.
     pub(crate) fn sent(&self) -> Sent {
         let s = lock(&self.inner);
-        if !s.out.is_empty() {
+        if !s.out.is_empty() || self.undelivered.load(Ordering::Acquire) {
             Sent::Complete
         } else if s.unfinished() {
             Sent::Partial
@@ -180,10 +199,18 @@ impl TapState {
         lock(&self.inner).status
     }
 
-    /// Whether something out may commit: by its words, or because it runs outside a block.
+    /// Whether something out may commit: by its words, or because it runs outside a block. If nothing is out: whether
+    /// what was answered last may have.
     pub(crate) fn may_commit(&self) -> bool {
         let s = lock(&self.inner);
-        s.status == TxStatus::Idle || s.effects().may_end
+        let answered = s.out.is_empty() && !s.unfinished() && s.last.may_end;
+        s.status == TxStatus::Idle || s.effects().may_end || answered
+    }
+
+    /// Whether the request that is answered now, or was last, is a COMMIT by its words.
+    pub(crate) fn answers_commit(&self) -> bool {
+        let s = lock(&self.inner);
+        s.out.front().map_or(s.last, |r| r.effect).commits
     }
 
     /// Lets nothing leave from now on: what [`Self::sent`] says afterwards stays true.
@@ -372,6 +399,7 @@ impl Inner {
         // What closes a statement changes nothing about the answer before it.
         if let Some(r) = done.filter(|r| r.effect.asked) {
             self.called = commits_inside(before, r.effect);
+            self.last = r.effect;
         }
         self.status = match status {
             b'T' => TxStatus::InTransaction,

@@ -7,6 +7,8 @@
 pub(super) struct Effect {
     /// It may commit: COMMIT, END, PREPARE, CALL or DO stands in it.
     pub(super) may_end: bool,
+    /// COMMIT, END or PREPARE stands in it for certain.
+    pub(super) commits: bool,
     /// It calls code that may commit on its own in autocommit: CALL or DO.
     pub(super) calls: bool,
     /// It makes the block READ ONLY (BEGIN READ ONLY, SET TRANSACTION READ ONLY), whatever it wrote before.
@@ -31,6 +33,7 @@ impl Effect {
     /// Of a text that was not seen, or not in full.
     pub(super) const UNKNOWN: Self = Self {
         may_end: true,
+        commits: false,
         calls: true,
         read_only: false,
         read_write: true,
@@ -46,6 +49,7 @@ impl Effect {
     pub(super) const PREPARED: Self = Self { asked: true, ..Self::NOTHING };
     const NOTHING: Self = Self {
         may_end: false,
+        commits: false,
         calls: false,
         read_only: false,
         read_write: false,
@@ -63,6 +67,7 @@ impl Effect {
         Self {
             // What runs behind a ROLLBACK runs outside the block, and commits by itself.
             may_end: self.may_end || o.may_end || beyond,
+            commits: self.commits || o.commits,
             calls: self.calls || o.calls,
             read_only: self.read_only || o.read_only,
             read_write: self.read_write || o.read_write,
@@ -94,7 +99,7 @@ pub(super) fn effect(text: &[u8]) -> Effect {
         }
         match word {
             Word::Ends if first => {
-                e.may_end = true;
+                (e.may_end, e.commits) = (true, true);
                 (left, committed) = (true, true);
             }
             Word::Back if first => left = true,
@@ -121,7 +126,7 @@ pub(super) fn effect(text: &[u8]) -> Effect {
     e.opens_read_only &= statements == 1;
     if scan.doubtful {
         // What it begins with is known all the same.
-        return Effect { calls: e.calls, midway: e.midway, ..Effect::UNKNOWN };
+        return Effect { commits: e.commits, calls: e.calls, midway: e.midway, ..Effect::UNKNOWN };
     }
     // SET TRANSACTION READ WRITE, or both: not READ ONLY for sure.
     e.read_only &= !e.read_write;
