@@ -181,7 +181,9 @@ impl From<tokio_postgres::Error> for Error {
         match state {
             Some(state) => {
                 let meaning = sqlstate::meaning(state);
-                let class = if meaning.ends_session { Class::UnknownOutcome } else { meaning.at_statement };
+                // A pooler's lost connection may have carried a COMMIT: only the session's tap knows.
+                let unsure = meaning.ends_session || state.as_str().starts_with("08");
+                let class = if unsure { Class::UnknownOutcome } else { meaning.at_statement };
                 Self::new(Code::Server, class, clean(&e.to_string()))
                     .with_sqlstate(state)
                     .caused_by(Box::new(e))
