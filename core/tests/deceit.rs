@@ -263,3 +263,32 @@ async fn a_connector_that_is_gone_leaves_nothing_at_a_frozen_host() {
     frozen.stop().await;
     other.stop().await;
 }
+
+/// It logs everybody in and answers no question (its disk hangs, say).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connects_that_ran_out_of_time_leave_no_session_behind() {
+    let server = Server::start(1).await;
+    *server.play.deaf_from.lock().expect("whole") = Some("SELECT");
+    let connector = connector(&[&server], "monitor=off connect_timeout=2");
+    for _ in 0..2 {
+        let (a, b) = tokio::join!(connector.connect(), connector.connect());
+        assert!(a.is_err() && b.is_err());
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(server.play.open.load(Ordering::SeqCst), 0, "of {:?}", server.play.accepted);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_dropped_during_a_call_leaves_no_socket_behind() {
+    let server = Server::start(1).await;
+    let connector = connector(&[&server], "monitor=off");
+    let session = connector.connect().await.expect("a session");
+    *server.play.deaf_from.lock().expect("whole") = Some("INSERT");
+    let call = session.batch_execute("INSERT 1");
+    assert!(tokio::time::timeout(Duration::from_millis(300), call).await.is_err());
+    drop(session);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(server.play.open.load(Ordering::SeqCst), 0);
+    server.stop().await;
+}

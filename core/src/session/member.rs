@@ -88,6 +88,7 @@ pub(crate) struct Member {
     limit: Option<Limit>,
     end: OnceLock<End>,
     cut: Notify,
+    left: Notify,
 }
 
 /// A socket's TCP_USER_TIMEOUT, which may rest while a live host takes nothing ([`crate::decide::patience`]).
@@ -100,6 +101,21 @@ pub(crate) struct Limit {
 impl Limit {
     pub(crate) fn new(control: Arc<dyn SocketControl>, user_timeout: Duration) -> Self {
         Self { control, user_timeout, patience: Mutex::new(Patience::new(user_timeout)) }
+    }
+}
+
+/// What the owner of a session holds of it; its drop is the session's parting.
+pub(crate) struct Leash(Arc<Member>);
+
+impl Leash {
+    pub(crate) fn new(member: &Arc<Member>) -> Self {
+        Self(Arc::clone(member))
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.left.notify_one();
     }
 }
 
@@ -124,6 +140,7 @@ impl Member {
             limit,
             end: OnceLock::new(),
             cut: Notify::new(),
+            left: Notify::new(),
         }
     }
 
@@ -180,6 +197,11 @@ impl Member {
     /// The end, once it has come.
     pub(crate) fn ended(&self) -> Option<&End> {
         self.end.get()
+    }
+
+    /// Resolves when the session's owner has let go of it. For the driver task alone.
+    pub(crate) async fn left(&self) {
+        self.left.notified().await;
     }
 
     /// Resolves when [`Self::end`] was called. For the driver task alone.
