@@ -226,13 +226,18 @@ impl Connector {
                 .await;
         }
         self.first_look(attrs, deadline).await;
+        let mut last = None;
         loop {
             let e = match self.walk(attrs, deadline).await {
                 Ok(s) => return Ok(s),
                 Err(e) => e,
             };
             let now = clock::now();
-            if e.class() != Class::Transient || e.code() == Code::DeadlinePassed {
+            if e.code() == Code::DeadlinePassed {
+                // A walk that was cut short says less than the one before it.
+                return Err(last.map_or(e, |before| connect::too_late(before, patience)));
+            }
+            if e.class() != Class::Transient {
                 return Err(e);
             }
             if deadline.passed(now) {
@@ -245,6 +250,7 @@ impl Connector {
             if deadline.passed(clock::now()) {
                 return Err(connect::too_late(e, patience));
             }
+            last = Some(e);
         }
     }
 
