@@ -1,18 +1,20 @@
 //! `pgfollow drill`: a failover of a real cluster, measured through pgfollow and through a plain pool beside it.
 //!
 //! Here are the arguments, the network namespace, signals and the exit code. [`scene`] plays it, [`fault`] breaks
-//! things, [`client`] is what each client process does, [`figures`] and [`report`] tell what was seen.
+//! things on a cluster of ours, [`yours`] plays it on a cluster of the user's, [`client`] is what each client process does, [`figures`] and [`report`] tell what was seen.
 
 pub(crate) mod client;
 mod fault;
 mod figures;
 mod ours;
 mod plain;
+mod prober;
 mod process;
 mod progress;
 mod record;
 mod report;
 mod scene;
+mod yours;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,14 +27,17 @@ use crate::{exit, output, units};
 use fault::Fault;
 use progress::Progress;
 use report::{Report, Verdict};
-use scene::Plan;
+use scene::{Plan, Seen};
+use yours::{Played, Yours};
 
 /// Measure a failover: pgfollow, and a plain pool beside it
 ///
 /// Starts a primary and its standbys, lets two services write to them (one through pgfollow, one through
-/// tokio-postgres and deadpool), breaks the primary, and reports what each service saw.
+/// tokio-postgres and deadpool), breaks the primary, and reports what each service saw. With --dsn and --trigger it does
+/// the same on a cluster of yours: your command makes the failover, nothing is broken from here.
 #[derive(clap::Args)]
-#[command(before_help = "Example: pgfollow drill --fault freeze")]
+#[command(before_help = "Examples: pgfollow drill --fault freeze\n          \
+                   pgfollow drill --dsn 'postgresql://app@db-a,db-b/orders' --trigger 'patronictl switchover --force'")]
 #[command(
     after_help = "Exit codes:\n  0  the service was back within the budget\n  1  the drill itself failed\n  \
                         2  wrong usage\n  5  over the budget\n  6  pgfollow's client has lost or doubled writes, or \
@@ -45,6 +50,20 @@ pub(crate) struct Args {
     /// The fault comes this many seconds after every worker has written
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = units::seconds)]
     after: Duration,
+    /// Your own cluster instead of one of the drill's: a connection string (the password is better off in PGPASSWORD
+    /// or a password file). The drill creates the table pgfollow_drill there, and drops it at the end
+    #[arg(long, value_name = "CONNINFO", requires = "trigger")]
+    #[arg(conflicts_with_all = ["fault", "nodes", "asynchronous", "pg_version", "pg_bin"])]
+    dsn: Option<String>,
+    /// The shell command that starts the failover of your cluster
+    #[arg(long, value_name = "CMD", requires = "dsn")]
+    trigger: Option<String>,
+    /// How long to wait for another server to take writes once the trigger was started
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = units::seconds, requires = "dsn")]
+    patience: Duration,
+    /// Start the failover of your cluster without asking
+    #[arg(long, requires = "dsn")]
+    yes: bool,
     #[command(flatten)]
     servers: ServerArgs,
     /// Workers of each client, each with a session of its own
@@ -69,20 +88,47 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
+    if let (Some(dsn), Some(trigger)) = (&args.dsn, &args.trigger) {
+        return match Yours::new(dsn, trigger, args.patience) {
+            Err(e) => output::unusable(&e),
+            Ok(yours) => code(on_yours(&args, yours).await),
+        };
+    }
     if args.servers.nodes < args.fault.nodes() {
         output::complain(format_args!("--fault {} takes --nodes {} or more", args.fault, args.fault.nodes()));
         return ExitCode::from(exit::USAGE);
     }
-    match try_run(args).await {
-        Ok(code) => code,
-        Err(e) => {
-            output::complain(e);
-            ExitCode::FAILURE
+    code(on_ours(args).await)
+}
+
+fn code(done: Result<ExitCode, LabError>) -> ExitCode {
+    done.unwrap_or_else(|e| {
+        output::complain(e);
+        ExitCode::FAILURE
+    })
+}
+
+/// On a cluster of the user's.
+async fn on_yours(args: &Args, yours: Yours) -> Result<ExitCode, LabError> {
+    let mut plan = args.plan(Fault::Trigger);
+    let ready = yours.look(&mut plan).await?;
+    if !args.yes && !ready.ask()? {
+        output::complain("nothing was done: a real failover takes a yes, on a terminal or as --yes");
+        return Ok(ExitCode::from(exit::USAGE));
+    }
+    let progress = Progress::new();
+    let mut signals = Signals::listen()?;
+    match ready.play(&plan, &progress, &mut signals).await? {
+        Played::Seen(seen) => {
+            drop(progress);
+            Ok(args.report(&plan, &seen))
         }
+        Played::Stopped(signal) => Ok(after_signal(signal)),
     }
 }
 
-async fn try_run(args: Args) -> Result<ExitCode, LabError> {
+/// On a cluster of the drill's own.
+async fn on_ours(args: Args) -> Result<ExitCode, LabError> {
     let options = args.servers.cluster()?;
     if args.fault == Fault::Blackhole {
         if !netns::is_rerun() {
@@ -90,14 +136,7 @@ async fn try_run(args: Args) -> Result<ExitCode, LabError> {
         }
         netns::set_up()?;
     }
-    let plan = Plan {
-        fault: args.fault,
-        after: args.after,
-        workers: args.workers,
-        rate: args.rate,
-        plain: !args.no_plain,
-        plain_wait: args.plain_wait,
-    };
+    let plan = args.plan(args.fault);
     let progress = Progress::new();
     let mut signals = Signals::listen()?;
     let seen = tokio::select! {
@@ -106,21 +145,39 @@ async fn try_run(args: Args) -> Result<ExitCode, LabError> {
         signal = signals.next() => return Ok(after_signal(signal)),
     };
     drop(progress);
-    let workers = usize::from(args.workers);
-    let report = Report {
-        plan: &plan,
-        seen: &seen,
-        budget: args.budget.unwrap_or(args.fault.budget()),
-        figures: seen.clients.iter().map(|c| figures::figures(&seen, c, workers)).collect(),
-    };
-    let printed = if args.json {
-        output::print(format_args!("{:#}", report.json()))
-    } else {
-        output::print(report.text())
-    };
-    Ok(match report.verdict() {
-        Verdict::Good => printed,
-        Verdict::OverBudget => ExitCode::from(exit::OVER_BUDGET),
-        Verdict::WrongWrites => ExitCode::from(exit::WRONG_WRITES),
-    })
+    Ok(args.report(&plan, &seen))
+}
+
+impl Args {
+    fn plan(&self, fault: Fault) -> Plan {
+        Plan {
+            fault,
+            after: self.after,
+            workers: self.workers,
+            rate: self.rate,
+            plain: !self.no_plain,
+            plain_wait: self.plain_wait,
+        }
+    }
+
+    /// Prints the report; the verdict is the exit code.
+    fn report(&self, plan: &Plan, seen: &Seen) -> ExitCode {
+        let workers = usize::from(self.workers);
+        let report = Report {
+            plan,
+            seen,
+            budget: self.budget.unwrap_or(plan.fault.budget()),
+            figures: seen.clients.iter().map(|c| figures::figures(seen, c, workers)).collect(),
+        };
+        let printed = if self.json {
+            output::print(format_args!("{:#}", report.json()))
+        } else {
+            output::print(report.text())
+        };
+        match report.verdict() {
+            Verdict::Good => printed,
+            Verdict::OverBudget => ExitCode::from(exit::OVER_BUDGET),
+            Verdict::WrongWrites => ExitCode::from(exit::WRONG_WRITES),
+        }
+    }
 }

@@ -35,6 +35,17 @@ fn probe_of_dead_hosts_names_each_stage_and_exits_3_without_the_password() {
 }
 
 #[test]
+fn an_attempts_port_is_a_number_in_json_and_what_is_no_port_stays_as_written() {
+    let port = dead_port();
+    let (out, stdout, stderr) =
+        run(&["connect", "--json", &format!("postgresql://127.0.0.1:{port},127.0.0.1:70000/db")]);
+    assert_eq!(out.status.code(), Some(3), "{stderr}");
+    let json: Value = serde_json::from_str(&stdout).unwrap();
+    let ports: Vec<&Value> = json["attempts"].as_array().unwrap().iter().map(|a| &a["port"]).collect();
+    assert!(ports.contains(&&Value::from(port)) && ports.contains(&&Value::from("70000")), "{json}");
+}
+
+#[test]
 fn probe_warns_of_a_single_host_and_of_a_password_that_tls_need_not_protect() {
     let url = format!("postgresql://u:s3cret@127.0.0.1:{}/db?sslmode=prefer", dead_port());
     let (_, stdout, _) = run(&["probe", &url]);
@@ -49,6 +60,9 @@ fn unusable_strings_and_impossible_drills_are_usage_errors() {
         ["drill", "--fault", "second-failover", "--nodes=2"],
         ["drill", "--budget", "250", "--json"],
         ["drill", "--fault", "flood", "--json"],
+        ["drill", "--dsn", "host=a", "--json"],
+        ["drill", "--dsn=host=a", "--trigger=true", "--fault=kill"],
+        ["drill", "--dsn=host=a nonsense=1", "--trigger=true", "--yes"],
     ] {
         let (out, _, stderr) = run(&bad);
         assert_eq!(out.status.code(), Some(2), "{bad:?}: {stderr}");

@@ -23,6 +23,7 @@ use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
 use crate::open::{Opened, Opener, Progress, Purpose};
+use crate::resolve::numbered;
 
 /// What a connect works with.
 pub(crate) struct Tools<'a> {
@@ -48,6 +49,14 @@ pub(crate) struct Arrived {
     pub(crate) opened: Opened,
     /// Every attempt, the successful one last.
     pub(crate) attempts: Vec<Record>,
+}
+
+impl Arrived {
+    /// With a session that was opened ahead ([`crate::spare`]).
+    pub(crate) fn ahead(opened: Opened) -> Self {
+        let attempts = vec![success(&opened.member.candidate, Duration::ZERO)];
+        Self { opened, attempts }
+    }
 }
 
 enum Done {
@@ -76,7 +85,8 @@ pub(crate) async fn walk(
         let name = h.label();
         [Family::V4, Family::V6].into_iter().flat_map(|f| tools.look_up.last_good(&name, f)).collect()
     });
-    let mut machine = Attempt::new(hosts, options).with_last_good(last_good.collect());
+    let specs: Vec<_> = hosts.iter().map(numbered).collect();
+    let mut machine = Attempt::new(&specs, options).with_last_good(last_good.collect());
     let mut work: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
     let mut dialling: HashMap<DialId, Dialling> = HashMap::new();
     let mut opened: HashMap<DialId, (Opened, Record)> = HashMap::new();

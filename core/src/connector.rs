@@ -27,6 +27,7 @@ use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
 use crate::resolve::Resolver;
 use crate::session::Session;
+use crate::spare::Spares;
 
 /// First pause between two walks of a connect that waits.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -61,6 +62,7 @@ struct Inner {
     opener: Arc<Opener>,
     look_up: Arc<LookUp>,
     monitor: Arc<Monitor>,
+    spares: Arc<Spares>,
     started: Once,
     /// Somebody is having the first look around.
     looking: AtomicBool,
@@ -179,6 +181,7 @@ impl Connector {
             opener,
             look_up,
             monitor,
+            spares: Arc::default(),
             started: Once::new(),
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
@@ -222,35 +225,41 @@ impl Connector {
         // The monitor asks every host many times a second while it searches. Walking the list beside it would only
         // load hosts that are busy being promoted.
         if self.searching(attrs) {
+            self.inner.spares.start(&self.inner.monitor);
             self.until_fits(attrs, &mut changes, Deadline::after(self.jittered(PAUSE_MAX)).min(deadline))
                 .await;
         }
         self.first_look(attrs, deadline).await;
-        let mut last = None;
+        let mut before: Option<Error> = None;
         loop {
             let e = match self.walk(attrs, deadline).await {
                 Ok(s) => return Ok(s),
                 Err(e) => e,
             };
             let now = clock::now();
-            if e.code() == Code::DeadlinePassed {
-                // A walk that was cut short says less than the one before it.
-                return Err(last.map_or(e, |before| connect::too_late(before, patience)));
+            if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
+                // A walk that was cut off says nothing; the one before it does.
+                let attempts = [whole.attempts(), e.attempts()].concat();
+                return Err(connect::too_late(whole.with_attempts(attempts), patience));
             }
-            if e.class() != Class::Transient {
+            if e.class() != Class::Transient || e.code() == Code::DeadlinePassed {
                 return Err(e);
             }
             if deadline.passed(now) {
                 return Err(connect::too_late(e, patience));
             }
-            let wait = if self.searching(attrs) { PAUSE_MAX } else { pause };
+            let searching = self.searching(attrs);
+            if searching {
+                self.inner.spares.start(&self.inner.monitor);
+            }
+            let wait = if searching { PAUSE_MAX } else { pause };
             pause = pause.mul_f64(1.6).min(PAUSE_MAX);
             let again = Deadline::after(self.jittered(wait)).min(deadline);
             self.until_fits(attrs, &mut changes, again).await;
             if deadline.passed(clock::now()) {
                 return Err(connect::too_late(e, patience));
             }
-            last = Some(e);
+            before = Some(e);
         }
     }
 
@@ -322,6 +331,12 @@ impl Connector {
             purpose: Purpose::Caller(attrs),
             seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
         };
+        if let Some(host) = options.prefer.as_ref().map(|c| monitor.place(c).0)
+            && let Some(opened) = self.inner.spares.take(host, attrs, monitor, deadline).await
+        {
+            monitor.opened(&opened);
+            return Ok(Session::new(connect::Arrived::ahead(opened), Arc::clone(opener)));
+        }
         let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
         Ok(Session::new(arrived, Arc::clone(opener)))
     }

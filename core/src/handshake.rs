@@ -58,6 +58,7 @@ pub(crate) async fn login(secured: Secured, params: &LoginParams<'_>) -> Result<
     let rules = Rules {
         require_auth: params.require_auth.map(<[_]>::to_vec),
         channel_binding: params.channel_binding,
+        encrypted: secured.encrypted,
         private: secured.encrypted || params.unix,
         can_bind: secured.channel_binding.is_some(),
     };

@@ -10,6 +10,7 @@ mod monitor;
 mod open;
 mod role;
 mod session;
+mod spare;
 mod tap;
 mod tls;
 

@@ -12,12 +12,13 @@ use rand::rngs::StdRng;
 use crate::clock::{self, Moment};
 use crate::config::Config;
 use crate::decide::names::{NameReport, Names};
+use crate::decide::place::{self, Place};
 use crate::decide::topology::Input;
-use crate::host::{Address, Candidate, HostSpec, Port};
+use crate::host::{Address, Candidate};
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::net::{Family, Resolve, ResolveError};
-use crate::resolve::literal;
+use crate::resolve::numbered;
 
 /// The names of one connector.
 pub(crate) struct LookUp {
@@ -29,7 +30,13 @@ pub(crate) struct LookUp {
 
 impl LookUp {
     pub(crate) fn new(config: &Config, resolver: Arc<dyn Resolve>, seed: u64) -> Self {
-        let named: Vec<_> = config.hosts.iter().enumerate().filter_map(|(i, h)| named(i, h)).collect();
+        let places =
+            config.hosts.iter().map(|h| place::of(&numbered(h), &config.local_socket_dir)).enumerate();
+        let named = places.filter_map(|(spec, place)| match place {
+            Place::Name(name, port) => Some((spec, name, port)),
+            Place::Known(_) | Place::Bad(_) => None,
+        });
+        let named: Vec<_> = named.collect();
         let names = Names::new(named.iter().map(|(_, n, _)| n.clone()), clock::now());
         Self { resolver, book: Mutex::new((names, StdRng::seed_from_u64(seed))), named }
     }
@@ -72,7 +79,7 @@ impl LookUp {
     /// Asks what is due, in the background, and says when to come again.
     pub(crate) fn refresh(self: &Arc<Self>, monitor: &Arc<Monitor>) -> Moment {
         let now = clock::now();
-        // Asked first: the topology, under its own lock, moves the names' times when a search begins or ends.
+        // Before the book is locked: the monitor calls `search` while it holds its own lock.
         let primary = monitor.primary();
         let (due, next) = {
             let (names, rng) = &mut *lock(&self.book);
@@ -131,38 +138,14 @@ impl LookUp {
     }
 }
 
-fn named(spec: usize, host: &HostSpec) -> Option<(usize, String, u16)> {
-    match host {
-        HostSpec::Tcp { host: Some(h), hostaddr: None, port: Port::Number(p) }
-            if literal(h, *p).is_none() =>
-        {
-            Some((spec, h.clone(), *p))
-        }
-        _ => None,
-    }
-}
-
 /// The entries that need no look-up.
 pub(crate) fn fixed(config: &Config) -> Vec<Candidate> {
-    let each = config.hosts.iter().enumerate().filter_map(|(spec, host)| {
-        let (address, port) = match host {
-            HostSpec::Tcp { host, hostaddr, port: Port::Number(p) } => {
-                (Address::Tcp(literal(hostaddr.as_ref().or(host.as_ref())?, *p)?), *p)
-            }
-            HostSpec::Unix { dir, port: Port::Number(p) } => (Address::Unix(dir.clone()), *p),
-            HostSpec::DefaultLocal { port: Port::Number(p) } => {
-                (Address::Unix(config.local_socket_dir.clone()), *p)
-            }
-            _ => return None,
-        };
-        let address = match address {
-            // PostgreSQL's socket file (`pqcomm.h`, UNIXSOCK_PATH).
-            Address::Unix(dir) => Address::Unix(dir.join(format!(".s.PGSQL.{port}"))),
-            tcp @ Address::Tcp(_) => tcp,
-        };
-        Some(Candidate { spec, name: host.label().into(), address })
+    let places = config.hosts.iter().map(|h| place::of(&numbered(h), &config.local_socket_dir)).enumerate();
+    let known = places.filter_map(|(spec, place)| match place {
+        Place::Known(address) => Some(Candidate { spec, name: config.hosts[spec].label().into(), address }),
+        Place::Name(..) | Place::Bad(_) => None,
     });
-    each.collect()
+    known.collect()
 }
 
 #[cfg(test)]

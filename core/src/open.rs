@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::config::{Config, Endpoint, SessionAttrs};
 use crate::decide::accept::{self, Accept, Question, Role};
-use crate::decide::topology::TermRow;
+use crate::decide::topology::{Role as HostRole, TermRow};
 use crate::decide::walk::TlsTry;
 use crate::error::Stage;
 use crate::failure::{Failed, Failure};
@@ -165,12 +165,33 @@ impl Opener {
             self.fit(&mut opened, wanted).await?;
             self.set_up(&mut opened).await?;
             tracing::trace!(target: "pgfollow", %to, "set up");
+            compare(&mut opened, wanted)?;
         }
         Ok(opened)
     }
 
+    /// Makes a session that was opened ahead ready for its caller: what it told then may be long past.
+    pub(crate) async fn renew(&self, opened: &mut Opened, wanted: SessionAttrs) -> Result<(), Failed> {
+        let at = opened.member.candidate.address.clone();
+        opened.term = self.ask_term(&opened.client, &at, false).await;
+        opened.role = role_told(&opened.member);
+        self.fit(opened, wanted).await?;
+        compare(opened, wanted)
+    }
+
+    /// Whether the host's greeting says another role than its last answer to the monitor. A pooler greets with what its
+    /// first server connection was told, however long ago; a promotion just now looks the same.
+    fn greeting_in_doubt(&self, opened: &Opened) -> bool {
+        let monitor = self.watcher.get().and_then(Weak::upgrade);
+        let known = monitor.and_then(|m| m.snapshot().host(opened.member.host)?.role);
+        opened.role.in_hot_standby.zip(known).is_some_and(|(told, r)| told != (r == HostRole::Standby))
+    }
+
     /// Checks the role against the wanted one, asking where ParameterStatus told nothing.
     async fn fit(&self, opened: &mut Opened, wanted: SessionAttrs) -> Result<(), Failed> {
+        if self.greeting_in_doubt(opened) {
+            opened.role = Role::default();
+        }
         if let Some(q) = opened.role.question(wanted) {
             let answer = opened.client.simple_query(role::question_sql(q)).await.map_err(|e| {
                 let why = driver::true_error(&opened.member, &e);
@@ -255,6 +276,21 @@ impl Opener {
             unix: matches!(to.address, Address::Unix(_)),
         }
     }
+}
+
+/// Holds the term row, which the server itself answered now, against the role that let the session in.
+fn compare(opened: &mut Opened, wanted: SessionAttrs) -> Result<(), Failed> {
+    let Some(row) = opened.term else { return Ok(()) };
+    let told = role_told(&opened.member).in_hot_standby;
+    if told.or(opened.role.in_hot_standby).is_none_or(|told| told == row.in_recovery) {
+        return Ok(());
+    }
+    opened.member.tap.set_flag("in_hot_standby", row.in_recovery);
+    opened.member.tap.set_flag("default_transaction_read_only", row.read_only);
+    opened.role = role_told(&opened.member);
+    let verdict = accept::accept(opened.role, wanted);
+    opened.second_choice = verdict == Accept::SecondChoice;
+    verdict.failure(wanted).map_or(Ok(()), |failure| Err(Failed::new(Stage::Role, failure)))
 }
 
 /// The role as ParameterStatus told it (PostgreSQL 14 and later), without a round trip.

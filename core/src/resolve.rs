@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use crate::clock::{self, Deadline};
 use crate::config::ResolverKind;
+use crate::decide::place;
+use crate::host::HostSpec;
 use crate::net::{Answer, AnswerSource, BoxFuture, Family, Resolve, ResolveError};
 
 pub use files::SystemFiles;
@@ -136,12 +138,22 @@ impl Resolve for Resolver {
 /// An address literal with a port: IPv4, IPv6, and IPv6 with a zone (`fe80::1%eth0`, `fe80::1%2`; RFC 4007, 11.2).
 /// `None` for anything else. Who dials asks this first: a zone doesn't fit into a look-up's answer.
 pub fn literal(text: &str, port: u16) -> Option<SocketAddr> {
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Some(SocketAddr::new(ip, port));
+    place::literal(text, port).or_else(|| {
+        let (ip, zone) = text.split_once('%')?;
+        Some(SocketAddrV6::new(ip.parse().ok()?, port, 0, files::interface_index(zone)?).into())
+    })
+}
+
+/// The entry as the decisions take it: an address whose zone is an interface's name gets that interface's number.
+pub(crate) fn numbered(spec: &HostSpec) -> HostSpec {
+    let mut spec = spec.clone();
+    if let HostSpec::Tcp { host, hostaddr, .. } = &mut spec
+        && let Some(text) = hostaddr.as_ref().or(host.as_ref()).filter(|t| t.contains('%'))
+        && let Some(SocketAddr::V6(a)) = literal(text, 0)
+    {
+        *hostaddr = Some(format!("{}%{}", a.ip(), a.scope_id()));
     }
-    let (ip, zone) = text.split_once('%')?;
-    let scope = zone.parse().ok().or_else(|| files::interface_index(zone))?;
-    Some(SocketAddrV6::new(ip.parse().ok()?, port, 0, scope).into())
+    spec
 }
 
 /// The address alone; one with a zone would lose it and lead to another link.
@@ -185,6 +197,7 @@ fn of_family(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{Address, Port};
 
     #[test]
     fn a_zone_is_kept_for_the_dial_and_never_dropped_silently() {
@@ -201,6 +214,26 @@ mod tests {
     fn a_zone_given_by_name_is_the_interface() {
         let Some(SocketAddr::V6(a)) = literal("fe80::1%lo", 1) else { panic!("no lo") };
         assert_eq!(a.scope_id(), 1);
+    }
+
+    /// The plan of a connect would else look such an address up as a name.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_zone_given_by_name_is_no_name_to_the_plan() {
+        let tcp = |host: &str, hostaddr: Option<&str>| HostSpec::Tcp {
+            host: Some(host.to_owned()),
+            hostaddr: hostaddr.map(str::to_owned),
+            port: Port::Number(5432),
+        };
+        let there = place::Place::Known(Address::Tcp("[fe80::1%1]:5432".parse().unwrap()));
+        for spec in [tcp("fe80::1%lo", None), tcp("db", Some("fe80::1%lo")), tcp("fe80::1%1", None)] {
+            let numbered = numbered(&spec);
+            assert_eq!(place::of(&numbered, "/tmp".as_ref()), there);
+            assert_eq!(numbered.label(), spec.label());
+        }
+        for other in [tcp("db", None), tcp("10.0.0.1", None), tcp("a%b", None)] {
+            assert_eq!(numbered(&other), other);
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use pgfollow::decide::topology::{State, TopologyEvent};
-use pgfollow::{Connector, Event, EventKind, Session};
+use pgfollow::{Code, Connector, Event, EventKind, Session};
 use pgfollow_lab::wire::{Options, Role, Seen, canned};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, PoolMode, skipped};
+use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, PoolMode, StopMode, skipped};
 use support::hosts::{Hosts, Kind, Place};
 use tokio::sync::broadcast::Receiver;
 
@@ -117,6 +117,60 @@ async fn pgbouncer_by_session_is_no_failover_and_refuses_no_startup_parameter() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pgbouncer_by_transaction_is_no_failover_and_refuses_no_startup_parameter() {
     behind_pgbouncer(PoolMode::Transaction).await;
+}
+
+/// PgBouncer greets every client with what the first server connection told it, in_hot_standby included, and keeps its
+/// server connections over a promotion.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_promoted_behind_pgbouncer_is_writable_though_the_greeting_denies_it() {
+    let Some(cluster) = one_node(|o| o.nodes = 2).await else { return };
+    let pooler = match cluster.pooler(1, PoolMode::Transaction).await {
+        Ok(p) => p,
+        Err(e @ LabError::Binaries(_)) => return skipped(e),
+        Err(e) => panic!("{e}"),
+    };
+    let conninfo = cluster.conninfo_to(&format!("127.0.0.1:{}", pooler.port()));
+    let standby = Connector::new(&format!("{conninfo}?target_session_attrs=standby")).expect("a connector");
+    let session = standby.connect_within(PATIENCE).await.expect("a session on the standby");
+    session.batch_execute("SELECT 1").await.expect("a query");
+    cluster.node(0).kill().await.expect("killed");
+    cluster.promote(1).await.expect("promoted");
+    let primary =
+        Connector::new(&format!("{conninfo}?target_session_attrs=read-write")).expect("a connector");
+    let mut session = match primary.connect_within(PATIENCE).await {
+        Ok(s) => s,
+        Err(e) => panic!("{e}\n{}", pooler.log()),
+    };
+    assert_eq!(session.role().in_hot_standby, Some(false), "the old greeting");
+    work(&mut session, "t").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_came_back_as_a_standby_behind_pgbouncer_is_not_taken_for_writable() {
+    let Some(cluster) = one_node(|o| o.nodes = 2).await else { return };
+    let pooler = match cluster.pooler(0, PoolMode::Transaction).await {
+        Ok(p) => p,
+        Err(e @ LabError::Binaries(_)) => return skipped(e),
+        Err(e) => panic!("{e}"),
+    };
+    let conninfo = cluster.conninfo_to(&format!("127.0.0.1:{}", pooler.port()));
+    let conninfo = format!("{conninfo}?target_session_attrs=read-write");
+    let connector = Connector::new(&conninfo).expect("a connector");
+    drop(connector.connect_within(PATIENCE).await.expect("a session on the primary"));
+    cluster.node(0).stop(StopMode::Fast).await.expect("stopped");
+    cluster.promote(1).await.expect("promoted");
+    cluster.restart_as_standby(0, 1).await.expect("a standby");
+    // One that knows nothing yet, so the greeting is all it has at first. PgBouncer may need a moment to log in again.
+    let fresh = Connector::new(&conninfo).expect("a connector");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match fresh.connect().await {
+            Err(e) if e.code() == Code::WrongRole => return,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+            Ok(s) => panic!("{s:?} passes for writable: {:?}", s.role()),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

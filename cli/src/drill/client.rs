@@ -6,19 +6,18 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pgfollow::Connector;
 use pgfollow_lab::monotonic_ns;
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
-use super::ours::Ours;
+use super::ours::{self, Ours};
 use super::plain::Plain;
-use super::record::{CONNINFO, Call, CallError, CallResult};
+use super::record::{CONNINFO, Call, CallError, CallResult, identity};
 use crate::output;
 
 /// The write. What it returns says which server did it, for both clients in the same way.
-pub(crate) const INSERT: &str = "insert into pgfollow_drill (client, worker, seq) values ($1, $2, $3) \
-                                 returning host(inet_server_addr()) || ':' || inet_server_port()";
+pub(crate) const INSERT: &str =
+    concat!("insert into pgfollow_drill (client, worker, seq) values ($1, $2, $3) returning ", identity!());
 /// How long a call may go on after the drill asked for the end.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -37,6 +36,11 @@ impl Kind {
             Self::Pgfollow => "pgfollow",
             Self::Plain => "plain",
         }
+    }
+
+    /// Under this name its sessions are known to the server.
+    pub(crate) fn application(self) -> String {
+        format!("drill-{}", self.name())
     }
 }
 
@@ -67,7 +71,7 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         return ExitCode::from(crate::exit::USAGE);
     };
     let made = match args.client {
-        Kind::Pgfollow => match Connector::new(&conninfo) {
+        Kind::Pgfollow => match ours::connector(&conninfo) {
             Ok(c) => {
                 work(&args, || Ours::new(c.clone())).await;
                 Ok(())

@@ -24,6 +24,9 @@ pub(crate) enum Fault {
     SplitBrain,
     /// kill -9; and of the new primary again 5 s after it was ready
     SecondFailover,
+    /// Whatever the user's own command does to the user's own cluster (`--dsn`)
+    #[value(skip)]
+    Trigger,
 }
 
 impl fmt::Display for Fault {
@@ -37,6 +40,7 @@ impl fmt::Display for Fault {
             Self::SlowPromotion => "slow-promotion",
             Self::SplitBrain => "split-brain",
             Self::SecondFailover => "second-failover",
+            Self::Trigger => "trigger",
         })
     }
 }
@@ -78,6 +82,7 @@ impl Fault {
             Self::SlowPromotion => "kill -9 of the primary, promotion after 8 s",
             Self::SplitBrain => "a second primary beside the first",
             Self::SecondFailover => "kill -9 of the primary, and of its successor 5 s later",
+            Self::Trigger => "the trigger command",
         }
     }
 }
@@ -113,7 +118,8 @@ pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promot
         Fault::Freeze => old.freeze().await?,
         Fault::Blackhole => cluster.cut(0)?,
         Fault::Demote => old.demote().await?,
-        Fault::SplitBrain => {}
+        // A trigger's failover is not made here.
+        Fault::SplitBrain | Fault::Trigger => {}
     }
     let pause = match fault {
         Fault::Freeze | Fault::Blackhole => 3,

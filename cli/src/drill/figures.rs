@@ -116,7 +116,8 @@ fn acknowledged(f: &mut Figures, seen: &Seen, last: &Promotion, c: &Call, by: &s
         // A primary that lives on beside its successor may acknowledge what the successor never sees.
         let wrote = seen.promotions.iter().rposition(|p| seen.nodes[p.node] == by);
         let later = &seen.promotions[wrote.map_or(0, |n| n + 1)..];
-        let split = seen.fault == Fault::SplitBrain && later.iter().any(|p| c.end > p.asked);
+        let may_split = matches!(seen.fault, Fault::SplitBrain | Fault::Trigger);
+        let split = may_split && later.iter().any(|p| c.end > p.asked);
         f.lost_by_servers += u64::from(by != final_node && (!seen.sync || split));
     }
 }
@@ -146,6 +147,7 @@ mod tests {
             sync,
             nodes: vec!["a".to_owned(), "b".to_owned()],
             promotions: vec![promotion],
+            notes: Vec::new(),
             clients: Vec::new(),
         };
         let present = present.iter().map(|(w, s, n)| ((*w, *s), *n)).collect();

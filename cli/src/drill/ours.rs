@@ -5,11 +5,19 @@ use std::time::Duration;
 use pgfollow::{Connector, Error, Session};
 use tokio_postgres::Statement;
 
-use super::client::{INSERT, Writer};
+use super::client::{INSERT, Kind, Writer};
 use super::record::CallError;
 
 /// How long a worker waits for a session.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connector to whatever host takes writes.
+pub(crate) fn connector(conninfo: &str) -> Result<Connector, Error> {
+    Connector::builder(conninfo)
+        .set("target_session_attrs", "read-write")
+        .set("application_name", Kind::Pgfollow.application())
+        .build()
+}
 
 pub(crate) struct Ours {
     connector: Connector,

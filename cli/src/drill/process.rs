@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::client::Kind;
 use super::record::{CONNINFO, Call, CallResult};
+use super::scene::Plan;
 
 /// How long a client may take to end once it was asked to.
 const END: Duration = Duration::from_secs(5);
@@ -27,14 +28,20 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn start(kind: Kind, conninfo: &str, workers: u16, rate: u16) -> Result<Self, LabError> {
+    /// `surroundings`: whether the caller's PG variables take part.
+    pub(crate) fn start(
+        kind: Kind,
+        conninfo: &str,
+        plan: &Plan,
+        surroundings: bool,
+    ) -> Result<Self, LabError> {
+        let Plan { workers, rate, .. } = *plan;
         let failed = |e: std::io::Error| LabError::State(format!("starting the {} client: {e}", kind.name()));
         let mut command = Command::new("/proc/self/exe");
         command.args(["drill-client", "--client", kind.name()]);
         command.args(["--workers", &workers.to_string(), "--rate", &rate.to_string()]);
-        // Default settings: nothing of the caller's environment may take part.
         for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(|n| n.starts_with("PG")) {
+            if !surroundings && name.to_str().is_some_and(|n| n.starts_with("PG")) {
                 command.env_remove(name);
             }
         }

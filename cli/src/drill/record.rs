@@ -6,6 +6,16 @@ use serde::{Deserialize, Serialize};
 /// The environment variable with a client's connection string: it holds a password, so it is no argument. Its name
 /// must not begin with PG, for those are options of the library.
 pub(crate) const CONNINFO: &str = "DRILL_CONNINFO";
+/// What a server calls itself: `address:port@start`. The start tells servers apart that share an address (a moving one),
+/// and a restarted server from what it was.
+macro_rules! identity {
+    () => {
+        "coalesce(host(inet_server_addr()) || ':' || inet_server_port(), 'local:' || current_setting('port')) \
+         || '@' || extract(epoch from pg_postmaster_start_time())"
+    };
+}
+pub(crate) use identity;
+
 /// Where the clients write. No unique constraint: a write done twice must be seen.
 pub(crate) const TABLE: &str = "pgfollow_drill";
 
@@ -31,7 +41,7 @@ pub(crate) struct Call {
 pub(crate) enum CallResult {
     /// Acknowledged.
     Ok {
-        /// By whom: `address:port` as the server itself says.
+        /// By whom, as the server itself says ([`identity`]).
         node: String,
     },
     /// An error.

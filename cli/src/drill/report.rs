@@ -5,6 +5,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
+use super::fault::Fault;
 use super::figures::{Figures, between};
 use super::scene::{Plan, Seen};
 
@@ -72,7 +73,7 @@ impl Report<'_> {
                 (c.kind.name().to_owned(), json!(f.first_successes.get(n).copied().flatten().map(round)))
             });
             json!({
-                "node": self.seen.nodes[p.node],
+                "node": self.seen.nodes[p.node].split('@').next(),
                 "fault_ms": round(between(first, p.fault)),
                 "ready_ms": round(between(first, p.ready)),
                 "first_success_after_ready_ms": Value::Object(firsts.collect()),
@@ -89,6 +90,7 @@ impl Report<'_> {
             "verdict": self.verdict().name(),
             "clients": clients.map(|(c, f)| client_json(c.kind.name(), f)).collect::<Vec<_>>(),
             "promotions": promotions,
+            "notes": self.notes(),
         })
     }
 
@@ -150,11 +152,14 @@ impl Report<'_> {
     fn situation(&self) -> String {
         let s = self.seen;
         let mode = if s.sync { "synchronous" } else { "asynchronous" };
+        let whose = match s.fault {
+            Fault::Trigger => "your cluster".to_owned(),
+            _ => format!("{} nodes", s.nodes.len()),
+        };
         let mut line = format!(
-            "PostgreSQL {}, {} nodes, {mode}; fault: {}. {} workers × {} writes a second for each client.\n\
+            "PostgreSQL {}, {whose}, {mode}; fault: {}. {} workers × {} writes a second for each client.\n\
              The new primary accepted its first write {} after the fault.",
             s.server_version,
-            s.nodes.len(),
             s.fault.told(),
             self.plan.workers,
             self.plan.rate,
@@ -219,7 +224,7 @@ impl Report<'_> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = self.seen.notes.clone();
         if self.figures.iter().any(|f| f.lost_by_servers > 0) {
             notes.push(if self.seen.sync {
                 "Writes that the old primary acknowledged beside its successor are lost by the servers: no client \
@@ -227,9 +232,9 @@ impl Report<'_> {
             } else {
                 "With asynchronous replication the servers lose what a standby had not received yet: no client can \
                  save it."
-            });
+            }.to_owned());
         }
-        notes.into_iter().map(str::to_owned).collect()
+        notes
     }
 }
 

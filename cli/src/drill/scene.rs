@@ -1,15 +1,17 @@
-//! One drill from start to end: cluster, clients, fault, watching, and the count of what the table holds.
+//! One drill from start to end: cluster, clients, fault, watching, and the count of what the table holds. The parts that
+//! need no cluster of our own serve [`super::yours`] too.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use pgfollow_lab::{Cluster, ClusterOptions, LabError, wait_for};
+use tokio_postgres::Client as Sql;
 
 use super::client::Kind;
 use super::fault::{self, Fault, Promotion};
 use super::process::Client;
 use super::progress::Progress;
-use super::record::{Call, TABLE};
+use super::record::{Call, TABLE, identity};
 
 /// The longest that the clients may take until every worker has written.
 const STEADY: Duration = Duration::from_secs(20);
@@ -33,10 +35,12 @@ pub(crate) struct Seen {
     pub(crate) fault: Fault,
     pub(crate) server_version: String,
     pub(crate) sync: bool,
-    /// `address:port` of each node.
+    /// What each node calls itself ([`identity`]).
     pub(crate) nodes: Vec<String>,
     pub(crate) promotions: Vec<Promotion>,
     pub(crate) clients: Vec<ClientSeen>,
+    /// What a reader of the figures must know.
+    pub(crate) notes: Vec<String>,
 }
 
 /// What was seen of one client.
@@ -57,11 +61,52 @@ pub(crate) async fn play(
 ) -> Result<Seen, LabError> {
     progress.stage("starting the cluster");
     let cluster = Cluster::start(options).await?;
-    create_table(&cluster).await?;
-    let kinds = if plan.plain { vec![Kind::Pgfollow, Kind::Plain] } else { vec![Kind::Pgfollow] };
-    let start = |kind: Kind| Client::start(kind, &conninfo(&cluster, kind), plan.workers, plan.rate);
-    let mut clients = kinds.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let mut nodes = Vec::new();
+    for node in cluster.nodes() {
+        nodes.push(ask_identity(&node.session().await?).await?);
+    }
+    create_table(&cluster.node(0).session().await?, Some(cluster.user())).await?;
+    // Default settings: nothing of the caller's surroundings takes part.
+    let clients = start_clients(&cluster.conninfo(), plan, false, progress).await?;
 
+    progress.stage(plan.fault.told());
+    let promotions = progress.count_while(&clients, fault::inject(plan.fault, &cluster)).await?;
+    let last = promotions.last().cloned().ok_or_else(|| LabError::State("nothing was promoted".into()))?;
+
+    progress.stage("watching the clients come back");
+    let (connections, ()) = progress
+        .count_while(&clients, async {
+            tokio::join!(sample(&cluster, &last), watch(&clients, plan, &nodes[last.node], &last))
+        })
+        .await;
+    let connections = connections?;
+
+    progress.stage("counting the writes");
+    let mut seen = finish(clients, &cluster.node(last.node).session().await?).await?;
+    for c in &mut seen {
+        c.connections = connections.get(c.kind.name()).copied();
+    }
+    Ok(Seen {
+        fault: plan.fault,
+        server_version: cluster.server_version().to_owned(),
+        sync: cluster.is_sync(),
+        nodes,
+        promotions,
+        clients: seen,
+        notes: Vec::new(),
+    })
+}
+
+/// Starts the clients and lets them write for a while, every worker at least once.
+pub(crate) async fn start_clients(
+    conninfo: &str,
+    plan: &Plan,
+    surroundings: bool,
+    progress: &Progress,
+) -> Result<Vec<Client>, LabError> {
+    let kinds = if plan.plain { vec![Kind::Pgfollow, Kind::Plain] } else { vec![Kind::Pgfollow] };
+    let start = |kind: Kind| Client::start(kind, conninfo, plan, surroundings);
+    let mut clients = kinds.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     progress.stage("waiting for every worker's first write");
     let mut early_end = Ok(());
     wait_for("every worker's first write", STEADY, || {
@@ -71,69 +116,43 @@ pub(crate) async fn play(
     .await?;
     early_end?;
     progress.count_while(&clients, tokio::time::sleep(plan.after)).await;
+    Ok(clients)
+}
 
-    progress.stage(plan.fault.told());
-    let promotions = progress.count_while(&clients, fault::inject(plan.fault, &cluster)).await?;
-    let last = promotions.last().cloned().ok_or_else(|| LabError::State("nothing was promoted".into()))?;
-
-    progress.stage("watching the clients come back");
-    let (connections, ()) = progress
-        .count_while(&clients, async {
-            tokio::join!(sample(&cluster, &last), watch(&clients, plan, &cluster, &last))
-        })
-        .await;
-    let connections = connections?;
-
-    progress.stage("counting the writes");
+/// Ends the clients and counts what the final primary holds of their writes.
+pub(crate) async fn finish(clients: Vec<Client>, session: &Sql) -> Result<Vec<ClientSeen>, LabError> {
     let mut seen = Vec::new();
     for client in clients {
         let kind = client.kind;
         let calls = client.finish().await?;
-        let present = count(&cluster, last.node, kind).await?;
-        seen.push(ClientSeen { kind, calls, present, connections: connections.get(kind.name()).copied() });
+        seen.push(ClientSeen { kind, calls, present: count(session, kind).await?, connections: None });
     }
-    Ok(Seen {
-        fault: plan.fault,
-        server_version: cluster.server_version().to_owned(),
-        sync: cluster.is_sync(),
-        nodes: (0..cluster.nodes().len()).map(|n| place(&cluster, n)).collect(),
-        promotions,
-        clients: seen,
-    })
+    Ok(seen)
 }
 
-fn place(cluster: &Cluster, node: usize) -> String {
-    let n = cluster.node(node);
-    format!("{}:{}", n.host(), n.port())
+/// What the server behind a session calls itself.
+pub(crate) async fn ask_identity(session: &Sql) -> Result<String, LabError> {
+    let row = session.query_one(concat!("select ", identity!()), &[]).await;
+    row.map(|r| r.get(0)).map_err(sql_failed("asking a server for its name"))
 }
 
-fn application(kind: Kind) -> String {
-    format!("drill-{}", kind.name())
-}
-
-fn conninfo(cluster: &Cluster, kind: Kind) -> String {
-    let name = application(kind);
-    format!("{}?target_session_attrs=read-write&application_name={name}", cluster.conninfo())
-}
-
-fn sql_failed(what: &'static str) -> impl FnOnce(tokio_postgres::Error) -> LabError {
+pub(crate) fn sql_failed(what: &'static str) -> impl FnOnce(tokio_postgres::Error) -> LabError {
     move |source| LabError::Postgres { what: what.to_owned(), source }
 }
 
-async fn create_table(cluster: &Cluster) -> Result<(), LabError> {
-    let user = cluster.user();
+/// Creates the table; `writer` may write to it besides the session's own user.
+pub(crate) async fn create_table(session: &Sql, writer: Option<&str>) -> Result<(), LabError> {
+    let grant = writer.map_or(String::new(), |user| format!("; grant insert on {TABLE} to {user}"));
     let sql = format!(
         "create table {TABLE} (client text not null, worker int not null, seq bigint not null, \
-         at timestamptz not null default clock_timestamp()); grant insert on {TABLE} to {user}"
+         at timestamptz not null default clock_timestamp()){grant}"
     );
-    let session = cluster.node(0).session().await?;
     session.batch_execute(&sql).await.map_err(sql_failed("creating the drill's table"))
 }
 
 /// Waits until the clients are back, each within its bound, and a little longer.
-async fn watch(clients: &[Client], plan: &Plan, cluster: &Cluster, last: &Promotion) {
-    let node = place(cluster, last.node);
-    let back = |kind: Kind| clients.iter().filter(|c| c.kind == kind).all(|c| c.all_wrote(Some(&node)));
+pub(crate) async fn watch(clients: &[Client], plan: &Plan, node: &str, last: &Promotion) {
+    let back = |kind: Kind| clients.iter().filter(|c| c.kind == kind).all(|c| c.all_wrote(Some(node)));
     // Not back within the bound is a finding, not a failure: the report says it.
     let _ = wait_for("our client", OURS, || back(Kind::Pgfollow)).await;
     let _ = wait_for("the plain client", plan.plain_wait, || back(Kind::Plain)).await;
@@ -150,7 +169,7 @@ async fn sample(cluster: &Cluster, last: &Promotion) -> Result<HashMap<&'static 
     let mut sessions = HashMap::from([(Kind::Pgfollow.name(), 0), (Kind::Plain.name(), 0)]);
     for row in rows {
         let name: String = row.get(0);
-        let whose = |k: Kind| name == application(k) || k == Kind::Pgfollow && name == "pgfollow monitor";
+        let whose = |k: Kind| name == k.application() || k == Kind::Pgfollow && name == "pgfollow monitor";
         if let Some(k) = [Kind::Pgfollow, Kind::Plain].into_iter().find(|k| whose(*k)) {
             *sessions.entry(k.name()).or_default() += row.get::<_, i64>(1);
         }
@@ -158,9 +177,8 @@ async fn sample(cluster: &Cluster, last: &Promotion) -> Result<HashMap<&'static 
     Ok(sessions)
 }
 
-/// What the final primary holds of a client's writes.
-async fn count(cluster: &Cluster, node: usize, kind: Kind) -> Result<HashMap<(i32, i64), i64>, LabError> {
-    let session = cluster.node(node).session().await?;
+/// What a server holds of a client's writes.
+async fn count(session: &Sql, kind: Kind) -> Result<HashMap<(i32, i64), i64>, LabError> {
     let sql = format!("select worker, seq, count(*) from {TABLE} where client = $1 group by worker, seq");
     let rows = session.query(&sql, &[&kind.name()]).await.map_err(sql_failed("counting the writes"))?;
     Ok(rows.iter().map(|r| ((r.get(0), r.get(1)), r.get(2))).collect())

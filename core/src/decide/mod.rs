@@ -5,5 +5,6 @@ pub mod attempt;
 pub mod classify;
 pub mod names;
 pub mod patience;
+pub mod place;
 pub mod topology;
 pub mod walk;

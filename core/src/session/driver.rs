@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -149,17 +149,35 @@ async fn drive(
     watcher: &Weak<Monitor>,
 ) {
     let mut cut = std::pin::pin!(member.cut());
-    let mut parted = std::pin::pin!(async {
-        member.left().await;
-        clock::sleep_until(clock::now() + PARTING).await;
-    });
+    let mut waiter: Option<Waker> = None;
+    let mut parting = None;
     poll_fn(|cx| {
-        if cut.as_mut().poll(cx).is_ready() {
+        // Once the waiter is registered, the end itself says as much as another poll, which would take a lock.
+        let registered = waiter.as_ref().is_some_and(|w| w.will_wake(cx.waker()));
+        if registered && member.ended().is_some() {
             return Poll::Ready(());
         }
-        if parted.as_mut().poll(cx).is_ready() {
-            member.end(EndCause::Closed);
-            return Poll::Ready(());
+        let left = member.left();
+        let parts = left && parting.is_none();
+        if !registered || parts {
+            if registered {
+                // The bell has rung for the parting; from now on it is to ring for the end.
+                cut.set(member.cut());
+            }
+            while cut.as_mut().poll(cx).is_ready() {
+                if member.ended().is_some() {
+                    return Poll::Ready(());
+                }
+                cut.set(member.cut());
+            }
+            waiter = Some(cx.waker().clone());
+        }
+        if left {
+            let end = parting.get_or_insert_with(|| Box::pin(clock::sleep_until(clock::now() + PARTING)));
+            if end.as_mut().poll(cx).is_ready() {
+                member.end(EndCause::Closed);
+                return Poll::Ready(());
+            }
         }
         loop {
             let step = connection.poll_message(cx);

@@ -88,7 +88,8 @@ pub(crate) struct Member {
     limit: Option<Limit>,
     end: OnceLock<End>,
     cut: Notify,
-    left: Notify,
+    /// Its owner has let go of it.
+    left: AtomicBool,
 }
 
 /// A socket's TCP_USER_TIMEOUT, which may rest while a live host takes nothing ([`crate::decide::patience`]).
@@ -115,7 +116,8 @@ impl Leash {
 
 impl Drop for Leash {
     fn drop(&mut self) {
-        self.0.left.notify_one();
+        self.0.left.store(true, Ordering::Release);
+        self.0.cut.notify_one();
     }
 }
 
@@ -140,7 +142,7 @@ impl Member {
             limit,
             end: OnceLock::new(),
             cut: Notify::new(),
-            left: Notify::new(),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -199,12 +201,12 @@ impl Member {
         self.end.get()
     }
 
-    /// Resolves when the session's owner has let go of it. For the driver task alone.
-    pub(crate) async fn left(&self) {
-        self.left.notified().await;
+    /// Whether the session's owner has let go of it.
+    pub(crate) fn left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
 
-    /// Resolves when [`Self::end`] was called. For the driver task alone.
+    /// Resolves when [`Self::end`] was called, or the owner has let go. For the driver task alone.
     pub(crate) async fn cut(&self) {
         self.cut.notified().await;
     }

@@ -4,16 +4,19 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::text::Effect;
-use crate::clock::{self, Moment};
+use super::names::Names;
+use super::text::Effects;
+use crate::clock::Moment;
 use crate::error::{Sent, SqlState, TxStatus};
 use crate::failure::Failure;
 use crate::lock;
 
-/// Named statements whose effect is remembered; of later ones the careful answer is given.
-const STATEMENTS: usize = 4_096;
 /// Requests out whose effects are kept apart; more are taken together.
 const REQUESTS: usize = 1_024;
+/// A server reports about 15 parameters; extensions add some.
+const PARAMETERS: usize = 64;
+/// Longest name or value of a parameter that is kept.
+pub(super) const VALUE: usize = 1_024;
 
 /// The server's announcement that this session is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +59,12 @@ pub(crate) struct TapState {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     number: u64,
-    effect: Effect,
+    effects: Effects,
     since: Moment,
-    /// It is no more than the end of a COPY.
-    ends_copy: bool,
+    /// It ended with Sync, not as a Query does.
+    synced: bool,
+    /// Somebody waits for its answer. (Nobody does when a dropped statement is closed.)
+    asked: bool,
 }
 
 #[derive(Debug)]
@@ -69,32 +74,33 @@ pub(super) struct Inner {
     /// Requests out beyond [`REQUESTS`], folded into the last one kept.
     folded: usize,
     /// Whole messages of a request have left, and its end (Sync, or the Query itself) has not.
-    pub(super) partial: Option<Effect>,
+    pub(super) partial: Option<Effects>,
+    /// The unfinished request is a COPY whose data the server waits for: its number.
+    copying: Option<u64>,
     /// A message is half out: what it says isn't known yet.
     pub(super) half: bool,
     /// Bytes are being handed to the socket just now.
     pub(super) writing: bool,
     /// Nothing may leave any more.
     pub(super) sealed: bool,
-    /// The server takes COPY data, and ignores every Sync until their end.
-    copying: bool,
-    /// CopyDone or CopyFail has left, and its Sync has not.
-    copy_ending: bool,
+    /// What has left of the next request is more than the close of a statement.
+    asked: bool,
+    /// How many times bytes have left.
+    pub(super) writes: u64,
     status: TxStatus,
     read_only_block: bool,
-    /// The open block was begun READ ONLY and stayed so: there is nothing in it to commit.
-    only_reads: bool,
-    statements: HashMap<Vec<u8>, Effect>,
-    tag: String,
-    /// The SQLSTATE that failed the open block.
+    pub(super) statements: Names,
+    pub(super) portals: Names,
+    tag: Vec<u8>,
+    /// The error of the request that is answered now.
+    error: Option<SqlState>,
+    /// The SQLSTATE that failed the block which is open or has just ended.
     block_error: Option<SqlState>,
     /// The last answered request ran CALL or DO in autocommit.
     called: bool,
     /// What the last answered request could do.
-    last: Effect,
-    /// How many times bytes have left since the login.
-    pub(super) writes: u64,
-    pub(super) parameters: HashMap<String, String>,
+    last: Effects,
+    parameters: HashMap<String, String>,
     pub(super) key: Option<(i32, i32)>,
     fatal: Option<Fatal>,
     sync_rep: bool,
@@ -110,20 +116,21 @@ impl Default for Inner {
             out: VecDeque::new(),
             folded: 0,
             partial: None,
+            copying: None,
             half: false,
             writing: false,
             sealed: false,
-            copying: false,
-            copy_ending: false,
+            asked: false,
+            writes: 0,
             status: TxStatus::Idle,
             read_only_block: false,
-            only_reads: false,
-            statements: HashMap::new(),
-            tag: String::new(),
+            statements: Names::default(),
+            portals: Names::default(),
+            tag: Vec::new(),
+            error: None,
             block_error: None,
             called: false,
-            last: Effect::default(),
-            writes: 0,
+            last: Effects::default(),
             parameters: HashMap::new(),
             key: None,
             fatal: None,
@@ -136,12 +143,12 @@ impl Default for Inner {
 }
 
 impl TapState {
-    pub(super) fn bytes_in(&self) {
-        self.last_in.store(clock::now().as_micros(), Ordering::Relaxed);
+    pub(super) fn bytes_in(&self, now: Moment) {
+        self.last_in.store(now.as_micros(), Ordering::Relaxed);
     }
 
-    pub(super) fn bytes_out(&self) {
-        self.last_out.store(clock::now().as_micros(), Ordering::Relaxed);
+    pub(super) fn bytes_out(&self, now: Moment) {
+        self.last_out.store(now.as_micros(), Ordering::Relaxed);
     }
 
     /// An answer has been read (or, with `false`, all that was read has been handed on).
@@ -152,6 +159,11 @@ impl TapState {
     /// How many times bytes have left. Nothing of a call has left if this hasn't changed since before it.
     pub(crate) fn writes(&self) -> u64 {
         lock(&self.inner).writes
+    }
+
+    /// Lets nothing leave from now on: what [`Self::sent`] says afterwards stays true.
+    pub(crate) fn seal(&self) {
+        lock(&self.inner).sealed = true;
     }
 
     pub(super) fn has_news(&self) {
@@ -174,11 +186,16 @@ impl TapState {
         !s.out.is_empty() || s.unfinished() || self.undelivered.load(Ordering::Acquire)
     }
 
-    /// The oldest request that is out, and since when nothing has come for it.
+    /// The oldest request that is out, and since when nothing has come for it. While a COPY's data flows the server has
+    /// nothing to say: then since nothing has left either.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         let s = lock(&self.inner);
-        let first = s.out.front()?;
-        Some(Waiting { number: first.number, since: first.since.max(self.last_in()) })
+        let (number, since) = match (s.out.front(), s.copying) {
+            (Some(first), _) => (first.number, first.since),
+            (None, Some(number)) => (number, self.last_out()),
+            (None, None) => return None,
+        };
+        Some(Waiting { number, since: since.max(self.last_in()) })
     }
 
     /// How much of what is out has been handed to the kernel. What was answered is out as long as the answer has not
@@ -199,38 +216,49 @@ impl TapState {
         lock(&self.inner).status
     }
 
-    /// Whether something out may commit: by its words, or because it runs outside a block. If nothing is out: whether
-    /// what was answered last may have.
+    /// Whether something out may commit: by its words, or because it runs outside a block, or behind the block's end.
+    /// If nothing is out: whether what was answered last may have.
     pub(crate) fn may_commit(&self) -> bool {
         let s = lock(&self.inner);
-        let answered = s.out.is_empty() && !s.unfinished() && s.last.may_end;
-        s.status == TxStatus::Idle || s.effects().may_end || answered
+        let all = if s.out.is_empty() && !s.unfinished() { s.last } else { s.effects() };
+        s.status == TxStatus::Idle || all.commits || all.goes_on
     }
 
     /// Whether the request that is answered now, or was last, is a COMMIT by its words.
     pub(crate) fn answers_commit(&self) -> bool {
         let s = lock(&self.inner);
-        s.out.front().map_or(s.last, |r| r.effect).commits
+        s.out.front().map_or(s.last, |r| r.effects).certain
     }
 
-    /// Lets nothing leave from now on: what [`Self::sent`] says afterwards stays true.
-    pub(crate) fn seal(&self) {
-        lock(&self.inner).sealed = true;
-    }
-
-    /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction,
-    /// or went on behind a COMMIT of its own: it may have committed something even where an error came back.
+    /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction: it may
+    /// have committed on its own even where an error came back.
     pub(crate) fn called_in_autocommit(&self) -> bool {
         let s = lock(&self.inner);
         // An error reaches the caller before ReadyForQuery does: then the request is still out.
-        s.out.front().map_or(s.called, |r| commits_inside(s.status, r.effect))
+        s.out.front().map_or(s.called, |r| commits_inside(s.status, r.effects))
     }
 
-    /// Whether what is out can be given up without asking what became of it: a block is open, and it was begun READ
-    /// ONLY by the caller, or nothing that is out can end it.
+    /// Whether what is out can be given up without asking what became of it: it has no lasting effect; or a block is
+    /// open, nothing runs behind its end, and nothing can commit it, or it was begun READ ONLY by the caller.
     pub(crate) fn harmless(&self) -> bool {
         let s = lock(&self.inner);
-        s.status != TxStatus::Idle && (s.reads_alone() || !s.effects().may_end)
+        // What the caller hasn't got is as good as out.
+        let unheard = self.undelivered.load(Ordering::Acquire).then_some(s.last);
+        let all = unheard.unwrap_or_default().then(s.effects());
+        if !all.works {
+            return true;
+        }
+        if s.status == TxStatus::Idle || all.goes_on {
+            return false;
+        }
+        !all.commits || (s.read_only_block && all.read_only != Some(false))
+    }
+
+    /// Whether the open block was begun READ ONLY, and nothing that is out can write beside it.
+    pub(crate) fn only_reads(&self) -> bool {
+        let s = lock(&self.inner);
+        let all = s.effects();
+        s.read_only_block && !all.goes_on && all.read_only != Some(false)
     }
 
     /// Whether the open block was begun READ ONLY by the caller.
@@ -238,14 +266,9 @@ impl TapState {
         lock(&self.inner).read_only_block
     }
 
-    /// Whether the open block was begun READ ONLY, and nothing that has run or is out can have written beside it.
-    pub(crate) fn only_reads(&self) -> bool {
-        lock(&self.inner).reads_alone()
-    }
-
     /// The tag of the last CommandComplete.
     pub(crate) fn tag(&self) -> String {
-        lock(&self.inner).tag.clone()
+        String::from_utf8_lossy(&lock(&self.inner).tag).into_owned()
     }
 
     /// The SQLSTATE that failed the block which has just ended or is open.
@@ -261,6 +284,12 @@ impl TapState {
     /// A parameter that is on or off.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         lock(&self.inner).parameters.get(name).and_then(|v| on_off(v))
+    }
+
+    /// Corrects what was told at login and turned out to be old.
+    pub(crate) fn set_flag(&self, name: &str, on: bool) {
+        let value = if on { "on" } else { "off" };
+        lock(&self.inner).parameters.insert(name.to_owned(), value.to_owned());
     }
 
     /// Process id and secret, for a cancel.
@@ -280,7 +309,8 @@ impl TapState {
 
     /// What changed since the last call; cheap when nothing did.
     pub(crate) fn take_news(&self) -> Option<News> {
-        if !self.news_waiting.swap(false, Ordering::Acquire) {
+        // Asked at every poll of a driver: the swap locks the line, the load doesn't.
+        if !self.news_waiting.load(Ordering::Relaxed) || !self.news_waiting.swap(false, Ordering::Acquire) {
             return None;
         }
         Some(std::mem::take(&mut lock(&self.inner).news))
@@ -295,9 +325,10 @@ impl TapState {
     }
 }
 
-/// Whether something may be committed though the request was answered with an error.
-fn commits_inside(status: TxStatus, effect: Effect) -> bool {
-    effect.midway || (effect.calls && status == TxStatus::Idle)
+/// Whether something may be committed though the request was answered with an error: by a procedure outside a block, or
+/// by a COMMIT in its middle.
+fn commits_inside(status: TxStatus, e: Effects) -> bool {
+    (e.calls && status == TxStatus::Idle) || (e.certain && e.goes_on)
 }
 
 fn on_off(v: &str) -> Option<bool> {
@@ -309,74 +340,73 @@ fn on_off(v: &str) -> Option<bool> {
 }
 
 impl Inner {
-    fn effects(&self) -> Effect {
-        let half = (self.half || self.writing).then_some(Effect::UNKNOWN);
-        self.out.iter().map(|r| r.effect).chain(self.partial).chain(half).fold(Effect::default(), Effect::and)
+    fn effects(&self) -> Effects {
+        let half = (self.half || self.writing).then_some(Effects::DOUBT);
+        let all = self.out.iter().map(|r| r.effects).chain(self.partial).chain(half);
+        all.fold(Effects::default(), Effects::then)
+    }
+
+    /// A backslash in a quoted text is a backslash.
+    pub(super) fn conforming(&self) -> bool {
+        self.parameters.get("standard_conforming_strings").is_some_and(|v| v == "on")
     }
 
     fn unfinished(&self) -> bool {
         self.partial.is_some() || self.half || self.writing
     }
 
-    fn reads_alone(&self) -> bool {
-        let e = self.effects();
-        self.only_reads && !e.read_write && !e.beyond
-    }
-
-    /// The server waits for COPY data. It ignores the Sync that came with the Execute (PostgreSQL manual, "COPY
-    /// Operations"), so that one ReadyForQuery answers it and the Sync behind the data's end.
-    pub(super) fn copy_begins(&mut self) {
-        if self.out.get(1).is_some_and(|r| r.ends_copy) {
-            self.out.remove(1);
-        } else {
-            self.copying = true;
-        }
-    }
-
-    /// CopyDone or CopyFail leaves.
-    pub(super) fn copy_ends(&mut self) {
-        self.copy_ending = true;
-    }
-
     /// Bytes of a request leave.
-    pub(super) fn sending(&mut self, effect: Effect) {
-        self.partial = Some(self.partial.unwrap_or_default().and(effect));
+    pub(super) fn sending(&mut self, effects: Effects) {
+        self.partial = Some(self.partial.unwrap_or_default().then(effects));
     }
 
-    pub(super) fn remember(&mut self, statement: &[u8], effect: Effect) {
-        if self.statements.len() < STATEMENTS || self.statements.contains_key(statement) {
-            self.statements.insert(statement.to_vec(), effect);
-        }
-    }
-
-    pub(super) fn forget(&mut self, statement: &[u8]) {
-        self.statements.remove(statement);
-    }
-
-    pub(super) fn effect_of(&self, statement: &[u8]) -> Effect {
-        self.statements.get(statement).copied().unwrap_or(Effect::UNKNOWN)
+    /// Bytes leave that somebody waits to be answered.
+    pub(super) fn asking(&mut self, effects: Effects) {
+        self.asked = true;
+        self.sending(effects);
     }
 
     /// A request's end has left: its ReadyForQuery is owed.
-    pub(super) fn sent(&mut self, now: Moment) {
-        let effect = self.partial.take().unwrap_or_default();
-        let ends_copy = std::mem::take(&mut self.copy_ending);
-        if ends_copy && std::mem::take(&mut self.copying) {
-            return;
-        }
-        self.next_number += 1;
+    pub(super) fn sent(&mut self, synced: bool, now: Moment) {
+        let effects = self.partial.take().unwrap_or_default();
+        let number = self.copying.take().unwrap_or_else(|| {
+            self.next_number += 1;
+            self.next_number
+        });
+        let asked = std::mem::take(&mut self.asked);
         // A statement that is closed behind a COMMIT must not hide what the COMMIT was answered.
-        if effect.asked {
+        if asked {
             self.tag.clear();
             self.sync_rep = false;
         }
         let full = self.out.len() >= REQUESTS;
         match self.out.back_mut() {
             Some(last) if full => {
-                last.effect = last.effect.and(effect);
+                last.effects = last.effects.then(effects);
                 self.folded += 1;
             }
-            _ => self.out.push_back(Request { number: self.next_number, effect, since: now, ends_copy }),
+            _ => self.out.push_back(Request { number, effects, since: now, synced, asked }),
+        }
+    }
+
+    /// The server takes COPY data now. It ignores the Sync that stood behind the Execute (`copyfromparse.c`), so that
+    /// request goes on until the Sync behind the data's end.
+    pub(super) fn copy_begins(&mut self) {
+        if self.folded > 0 || self.out.front().is_none_or(|r| !r.synced) {
+            return;
+        }
+        let Some(copy) = self.out.pop_front() else { return };
+        match self.out.front_mut() {
+            // Somebody sent on without waiting: then it is that Sync.
+            Some(next) => {
+                next.effects = copy.effects.then(next.effects);
+                next.asked = true;
+            }
+            None => {
+                self.partial = Some(copy.effects.then(self.partial.unwrap_or_default()));
+                self.copying = Some(copy.number);
+                self.asked = true;
+            }
         }
     }
 
@@ -394,36 +424,39 @@ impl Inner {
         }
         // The session goes on, whatever a notice had announced.
         self.fatal = None;
-        self.copying = false;
-        let before = self.status;
-        // What closes a statement changes nothing about the answer before it.
-        if let Some(r) = done.filter(|r| r.effect.asked) {
-            self.called = commits_inside(before, r.effect);
-            self.last = r.effect;
+        let effects = done.map(|r| r.effects).unwrap_or_default();
+        let before = std::mem::replace(
+            &mut self.status,
+            match status {
+                b'T' => TxStatus::InTransaction,
+                b'E' => TxStatus::Failed,
+                _ => TxStatus::Idle,
+            },
+        );
+        let was_open = before != TxStatus::Idle;
+        // The close of a statement changes nothing about the answer before it.
+        if done.is_some_and(|r| r.asked) {
+            self.called = commits_inside(before, effects);
+            self.last = effects;
         }
-        self.status = match status {
-            b'T' => TxStatus::InTransaction,
-            b'E' => TxStatus::Failed,
-            _ => TxStatus::Idle,
+        self.read_only_block = match (self.status, effects.read_only) {
+            (TxStatus::Idle, _) | (_, Some(false)) => false,
+            // A BEGIN inside a block can be undone with a savepoint: only the one that opened it is believed.
+            (_, Some(true)) => !was_open || self.read_only_block,
+            (_, None) => was_open && self.read_only_block,
         };
-        if self.status == TxStatus::Idle {
-            self.read_only_block = false;
-            self.only_reads = false;
-        } else if let Some(r) = done {
-            let kept = self.read_only_block && !r.effect.leaves;
-            self.read_only_block = (kept || r.effect.read_only) && !r.effect.read_write;
-            self.only_reads = match before {
-                TxStatus::Idle => r.effect.opens_read_only,
-                _ => self.only_reads && !r.effect.leaves,
-            } && !r.effect.read_write;
-            if before == TxStatus::Idle && self.status != TxStatus::Failed {
-                self.block_error = None;
-            }
+        let error = self.error.take();
+        match self.status {
+            TxStatus::Failed if before != TxStatus::Failed => self.block_error = error,
+            TxStatus::InTransaction if !was_open => self.block_error = None,
+            _ => {}
         }
     }
 
     pub(super) fn completed(&mut self, tag: &[u8]) {
-        self.tag = String::from_utf8_lossy(tag).into_owned();
+        // Into the same memory each time: this runs for every statement.
+        self.tag.clear();
+        self.tag.extend_from_slice(tag);
     }
 
     /// An error or notice passed after the login. `true` where there is news.
@@ -438,21 +471,31 @@ impl Inner {
             self.sync_rep |= r.routine == "SyncRepWaitForLSN";
             return false;
         }
-        self.block_error = Some(code);
+        self.error = Some(code);
         if code.as_str() != "25006" {
             return false;
         }
         self.news.read_only_refusals += 1;
         self.news.in_read_only_block =
-            self.read_only_block || self.out.front().is_some_and(|r| r.effect.read_only);
+            self.read_only_block || self.out.front().is_some_and(|r| r.effects.read_only == Some(true));
         true
     }
 
-    /// A parameter was reported. `true` where there is news.
-    pub(super) fn parameter(&mut self, name: &str, value: &str) -> bool {
-        let before = self.parameters.insert(name.to_owned(), value.to_owned());
-        if before.as_deref() == Some(value) {
+    /// A parameter was reported; `value` is `None` if it is too long to be kept. `true` where there is news.
+    pub(super) fn parameter(&mut self, name: &str, value: Option<&str>) -> bool {
+        let Some(value) = value.filter(|v| v.len() <= VALUE) else {
+            // Better none than an old one.
+            self.parameters.remove(name);
             return false;
+        };
+        let full = self.parameters.len() >= PARAMETERS;
+        match self.parameters.get_mut(name) {
+            Some(old) if old == value => return false,
+            Some(old) => value.clone_into(old),
+            None if full => return false,
+            None => {
+                self.parameters.insert(name.to_owned(), value.to_owned());
+            }
         }
         match name {
             "in_hot_standby" => self.news.in_hot_standby = on_off(value),

@@ -1,328 +1,339 @@
-//! What a statement's text may do to its transaction. Only a statement's first word counts for that (ON CONFLICT DO and
-//! CASE … END are no commands), outside quotes and comments; where the text
-//! can't be told apart with certainty, the answer is the careful one.
+//! What the text of a request may do to a transaction, read byte by byte as it passes.
+//!
+//! The only use is the question whether a request in flight is *harmless*: so every doubt is answered with "yes, it
+//! may commit". A statement's kind is its first word (PostgreSQL's grammar, `gram.y`: a transaction statement can
+//! begin with nothing else), so quotes, comments and dollar quotes are followed (`scan.l`), and nothing is kept but
+//! the current word.
 
-/// What a request's text may do.
+/// What a request may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Effect {
-    /// It may commit: COMMIT, END, PREPARE, CALL or DO stands in it.
-    pub(super) may_end: bool,
-    /// COMMIT, END or PREPARE stands in it for certain.
+pub(super) struct Effects {
+    /// Something whose effect can outlive the connection, in a transaction that commits.
+    pub(super) works: bool,
+    /// It may commit: COMMIT, END, PREPARE, CALL, DO.
     pub(super) commits: bool,
-    /// It calls code that may commit on its own in autocommit: CALL or DO.
+    /// It does commit: COMMIT, END or PREPARE, read with certainty.
+    pub(super) certain: bool,
+    /// It calls code that may commit on its own in autocommit: CALL, DO.
     pub(super) calls: bool,
-    /// It makes the block READ ONLY (BEGIN READ ONLY, SET TRANSACTION READ ONLY), whatever it wrote before.
-    pub(super) read_only: bool,
-    /// It may make the block READ WRITE.
-    pub(super) read_write: bool,
-    /// It is BEGIN READ ONLY and nothing else: a block that it opens writes nothing.
-    pub(super) opens_read_only: bool,
-    /// Somebody waits for its answer. (Nobody does when a dropped statement is closed.)
-    pub(super) asked: bool,
-    /// It runs something. (Preparing a statement doesn't.)
-    pub(super) runs: bool,
-    /// It leaves the block: COMMIT, END, PREPARE TRANSACTION, ROLLBACK or ABORT.
-    pub(super) leaves: bool,
-    /// Something runs behind the block's end, in a transaction of its own.
-    pub(super) beyond: bool,
-    /// It commits and goes on: that stays committed whatever the answer is.
-    pub(super) midway: bool,
+    /// It may end the block: those, ROLLBACK and ABORT.
+    pub(super) ends: bool,
+    /// Something works after the block may have ended.
+    pub(super) goes_on: bool,
+    /// It begins a block that is READ ONLY (true), or one that isn't, or may make a READ ONLY one writable (false).
+    pub(super) read_only: Option<bool>,
 }
 
-impl Effect {
-    /// Of a text that was not seen, or not in full.
-    pub(super) const UNKNOWN: Self = Self {
-        may_end: true,
-        commits: false,
-        calls: true,
-        read_only: false,
-        read_write: true,
-        opens_read_only: false,
-        asked: true,
-        runs: true,
-        leaves: true,
-        beyond: true,
-        midway: false,
-    };
-
-    /// Of a statement that is prepared.
-    pub(super) const PREPARED: Self = Self { asked: true, ..Self::NOTHING };
+impl Effects {
+    /// An ordinary statement: SELECT, INSERT, …
+    pub(super) const PLAIN: Self = Self { works: true, ..Self::NOTHING };
+    /// Anything at all.
+    pub(super) const DOUBT: Self = Self { goes_on: true, read_only: Some(false), ..Self::CALLS };
+    const MAY_COMMIT: Self = Self { commits: true, certain: true, ends: true, ..Self::PLAIN };
+    const CALLS: Self = Self { calls: true, certain: false, ..Self::MAY_COMMIT };
     const NOTHING: Self = Self {
-        may_end: false,
+        works: false,
         commits: false,
+        certain: false,
         calls: false,
-        read_only: false,
-        read_write: false,
-        opens_read_only: false,
-        asked: false,
-        runs: false,
-        leaves: false,
-        beyond: false,
-        midway: false,
+        ends: false,
+        goes_on: false,
+        read_only: None,
     };
 
-    /// Both, one after the other.
-    pub(super) fn and(self, o: Self) -> Self {
-        let beyond = self.beyond || o.beyond || (self.leaves && o.runs);
+    /// First this, then `next`.
+    #[must_use]
+    pub(super) fn then(self, next: Self) -> Self {
         Self {
-            // What runs behind a ROLLBACK runs outside the block, and commits by itself.
-            may_end: self.may_end || o.may_end || beyond,
-            commits: self.commits || o.commits,
-            calls: self.calls || o.calls,
-            read_only: self.read_only || o.read_only,
-            read_write: self.read_write || o.read_write,
-            opens_read_only: if self.runs { self.opens_read_only && !o.runs } else { o.opens_read_only },
-            asked: self.asked || o.asked,
-            runs: self.runs || o.runs,
-            leaves: self.leaves || o.leaves,
-            beyond,
-            midway: self.midway || o.midway,
+            works: self.works || next.works,
+            commits: self.commits || next.commits,
+            certain: self.certain || next.certain,
+            calls: self.calls || next.calls,
+            ends: self.ends || next.ends,
+            goes_on: self.goes_on || next.goes_on || (self.ends && next.works),
+            read_only: match (self.read_only, next.read_only) {
+                (a, None) => a,
+                // What has been written before BEGIN READ ONLY in one text is committed with its block.
+                (None, b) => b.map(|only| only && !self.works),
+                // A second BEGIN can stand behind a savepoint, whose rollback would undo it.
+                (Some(_), Some(_)) => Some(false),
+            },
         }
+    }
+
+    /// This or `other`: it isn't known which.
+    #[must_use]
+    pub(super) fn or(self, other: Self) -> Self {
+        if self == other {
+            return self;
+        }
+        let both = self.then(other);
+        Self { goes_on: self.goes_on || other.goes_on, read_only: both.read_only.map(|_| false), ..both }
     }
 }
 
-/// Reads a statement.
-pub(super) fn effect(text: &[u8]) -> Effect {
-    let mut e = Effect { asked: true, runs: true, ..Effect::NOTHING };
-    let mut previous: Word = Word::Other;
-    let mut scan = Words { rest: text, doubtful: false, begins: true };
-    let (mut statements, mut opens, mut left, mut committed) = (0, false, false, false);
-    while let Some((word, first)) = scan.next_word() {
-        let word = Word::of(word);
-        if first {
-            statements += 1;
-            opens = word == Word::Opens;
-            // The statements before this one are over.
-            e.beyond |= left;
-            e.leaves |= left;
-            e.midway |= committed || (left && word == Word::Calls);
-        }
-        match word {
-            Word::Ends if first => {
-                (e.may_end, e.commits) = (true, true);
-                (left, committed) = (true, true);
-            }
-            Word::Back if first => left = true,
-            // ROLLBACK [WORK | TRANSACTION] TO [SAVEPOINT] s: the block goes on.
-            Word::To if previous == Word::Back => left = false,
-            Word::Calls if first => {
-                e.may_end = true;
-                e.calls = true;
-            }
-            Word::Only if previous == Word::Read => {
-                e.read_only = true;
-                e.opens_read_only = opens && statements == 1;
-            }
-            Word::Write if previous == Word::Read => e.read_write = true,
-            Word::ReadOnly => e.read_write = true,
-            _ => {}
-        }
-        if !(word == Word::Noise && previous == Word::Back) {
-            previous = word;
-        }
-    }
-    e.leaves |= left;
-    e.may_end |= e.beyond;
-    e.opens_read_only &= statements == 1;
-    if scan.doubtful {
-        // What it begins with is known all the same.
-        return Effect { commits: e.commits, calls: e.calls, midway: e.midway, ..Effect::UNKNOWN };
-    }
-    // SET TRANSACTION READ WRITE, or both: not READ ONLY for sure.
-    e.read_only &= !e.read_write;
-    e
+/// The longest word that means anything here is `transaction_read_only`.
+const WORD: usize = 22;
+/// A dollar quote's tag is an identifier: longer ones than PostgreSQL's own limit are a doubt.
+const TAG: usize = 63;
+
+#[derive(Clone, Copy)]
+enum Mode {
+    Plain,
+    Word,
+    /// After a `-` or a `/` that may open a comment.
+    Dash,
+    Slash,
+    Line,
+    /// In a comment of that depth; `prev` is the byte before.
+    Block {
+        depth: u32,
+        prev: u8,
+    },
+    /// In '…'; whether a backslash escapes.
+    Quote {
+        escapes: bool,
+    },
+    /// After a backslash in '…'.
+    Escaped,
+    /// After a closing quote, which may be the first of two.
+    QuoteEnd {
+        escapes: bool,
+    },
+    Ident,
+    /// In the opening tag of a dollar quote.
+    DollarTag,
+    /// In a dollar-quoted text: how much of the closing tag has come (`None`: not even its `$`).
+    Dollar(Option<usize>),
 }
 
+/// The first words and what they mean so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    /// COMMIT, END, PREPARE.
-    Ends,
-    /// ROLLBACK, ABORT.
-    Back,
-    /// BEGIN, START.
-    Opens,
-    To,
-    /// WORK, TRANSACTION.
-    Noise,
-    /// The setting `transaction_read_only`.
-    ReadOnly,
-    Calls,
-    Read,
-    Only,
-    Write,
+enum Kind {
+    /// No word yet.
+    Empty,
+    Begin,
+    Set,
+    Rollback,
     Other,
 }
 
-impl Word {
-    fn of(w: &[u8]) -> Self {
-        let is = |s: &str| w.eq_ignore_ascii_case(s.as_bytes());
-        if is("commit") || is("end") || is("prepare") {
-            Self::Ends
-        } else if is("rollback") || is("abort") {
-            Self::Back
-        } else if is("begin") || is("start") {
-            Self::Opens
-        } else if is("to") {
-            Self::To
-        } else if is("work") || is("transaction") {
-            Self::Noise
-        } else if is("transaction_read_only") {
-            Self::ReadOnly
-        } else if is("call") || is("do") {
-            Self::Calls
-        } else if is("read") {
-            Self::Read
-        } else if is("only") {
-            Self::Only
-        } else if is("write") {
-            Self::Write
-        } else {
-            Self::Other
+/// What a whole text may do. `conforming`: `standard_conforming_strings` is known to be on.
+pub(super) fn effects(text: &[u8], conforming: bool) -> Effects {
+    let mut s = Scanner::new(conforming);
+    for &b in text {
+        s.byte(b);
+    }
+    s.finish()
+}
+
+/// Reads one text.
+struct Scanner {
+    mode: Mode,
+    /// `standard_conforming_strings` is known to be on: a backslash in '…' is a backslash.
+    conforming: bool,
+    doubt: bool,
+    word: [u8; WORD],
+    word_len: usize,
+    tag: [u8; TAG],
+    tag_len: usize,
+    kind: Kind,
+    /// Words of the statement so far, capped: only the second matters.
+    words: u8,
+    /// The word before was READ.
+    read: bool,
+    statement: Effects,
+    total: Effects,
+}
+
+fn starts_word(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'_' || b >= 0x80
+}
+
+impl Scanner {
+    fn new(conforming: bool) -> Self {
+        Self {
+            mode: Mode::Plain,
+            conforming,
+            doubt: false,
+            word: [0; WORD],
+            word_len: 0,
+            tag: [0; TAG],
+            tag_len: 0,
+            kind: Kind::Empty,
+            words: 0,
+            read: false,
+            statement: Effects::default(),
+            total: Effects::default(),
         }
     }
-}
 
-/// Words outside quotes and comments (PostgreSQL manual, "Lexical Structure").
-struct Words<'a> {
-    rest: &'a [u8],
-    /// The end of a text could not be told.
-    doubtful: bool,
-    /// The next word begins a statement. ON CONFLICT DO and CASE … END are no commands.
-    begins: bool,
-}
+    /// What the whole text may do.
+    fn finish(mut self) -> Effects {
+        match self.mode {
+            Mode::Word => self.end_word(),
+            Mode::Plain | Mode::Dash | Mode::Slash | Mode::Line | Mode::QuoteEnd { .. } => {}
+            // Open quotes and comments: the server will refuse the text, unless it reads it otherwise than we do.
+            _ => self.doubt = true,
+        }
+        self.end_statement();
+        // What its statements begin with is known all the same.
+        if self.doubt { Effects { calls: self.total.calls, ..Effects::DOUBT } } else { self.total }
+    }
 
-impl<'a> Words<'a> {
-    fn next_word(&mut self) -> Option<(&'a [u8], bool)> {
-        loop {
-            let r = self.rest;
-            match r {
-                [] => return None,
-                [b'\'', ..] => self.quoted(b'\''),
-                [b'"', ..] => self.quoted(b'"'),
-                [b'-', b'-', ..] => {
-                    let end = r.iter().position(|c| matches!(c, b'\n' | b'\r'));
-                    self.rest = end.map_or(&[], |n| &r[n + 1..]);
+    fn byte(&mut self, b: u8) {
+        self.mode = match self.mode {
+            Mode::Plain => self.plain(b),
+            Mode::Word => {
+                if starts_word(b) || b == b'$' {
+                    // Server versions differ on where `1$a$` begins a dollar quote.
+                    self.doubt |= b == b'$' && self.word[0].is_ascii_digit();
+                    self.push(b);
+                    Mode::Word
+                } else {
+                    // Only E'…' knows backslashes; of the other prefixes (B, X, N, U&) none does.
+                    let escape = self.word_len == 1 && self.word[0] == b'E' && b == b'\'';
+                    self.end_word();
+                    if escape { Mode::Quote { escapes: true } } else { self.plain(b) }
                 }
-                [b'/', b'*', ..] => self.comment(),
-                [b'$', ..] => self.dollar(),
-                [c, ..] if is_word(*c) => {
-                    let n = r.iter().position(|c| !is_word(*c)).unwrap_or(r.len());
-                    let (word, rest) = r.split_at(n);
-                    // A name may hold a dollar sign, which then begins no text.
-                    self.doubtful |= rest.first() == Some(&b'$');
-                    self.rest = rest;
-                    return Some((word, std::mem::replace(&mut self.begins, false)));
+            }
+            Mode::Dash if b == b'-' => Mode::Line,
+            Mode::Slash if b == b'*' => Mode::Block { depth: 1, prev: 0 },
+            Mode::Dash | Mode::Slash => self.plain(b),
+            Mode::Line => {
+                if b == b'\n' || b == b'\r' {
+                    Mode::Plain
+                } else {
+                    Mode::Line
                 }
-                [c, ..] => {
-                    self.begins |= *c == b';';
-                    self.rest = &r[1..];
+            }
+            Mode::Block { depth, prev } => match (prev, b) {
+                (b'/', b'*') => Mode::Block { depth: depth.saturating_add(1), prev: 0 },
+                (b'*', b'/') if depth == 1 => Mode::Plain,
+                (b'*', b'/') => Mode::Block { depth: depth - 1, prev: 0 },
+                _ => Mode::Block { depth, prev: b },
+            },
+            Mode::Quote { escapes } => match b {
+                b'\'' => Mode::QuoteEnd { escapes },
+                b'\\' if escapes => Mode::Escaped,
+                b'\\' => {
+                    self.doubt |= !self.conforming;
+                    Mode::Quote { escapes }
                 }
+                _ => Mode::Quote { escapes },
+            },
+            Mode::Escaped => Mode::Quote { escapes: true },
+            Mode::QuoteEnd { escapes } if b == b'\'' => Mode::Quote { escapes },
+            Mode::QuoteEnd { escapes } => {
+                // The next quote may continue this string, and then a backslash escapes there as well.
+                self.conforming &= !escapes;
+                self.plain(b)
+            }
+            Mode::Ident if b == b'"' => Mode::Plain,
+            Mode::Ident => Mode::Ident,
+            Mode::DollarTag => self.dollar_tag(b),
+            Mode::Dollar(at) => self.dollar(at, b),
+        };
+    }
+
+    fn plain(&mut self, b: u8) -> Mode {
+        match b {
+            b';' => {
+                self.end_statement();
+                Mode::Plain
+            }
+            b'\'' => Mode::Quote { escapes: false },
+            b'"' => {
+                // SET LOCAL "transaction_read_only" is as good as without quotes.
+                if self.kind == Kind::Set {
+                    self.statement.read_only = Some(false);
+                }
+                Mode::Ident
+            }
+            b'-' => Mode::Dash,
+            b'/' => Mode::Slash,
+            b'$' => {
+                self.tag_len = 0;
+                Mode::DollarTag
+            }
+            _ if starts_word(b) => {
+                self.word_len = 0;
+                self.push(b);
+                Mode::Word
+            }
+            _ => Mode::Plain,
+        }
+    }
+
+    fn dollar_tag(&mut self, b: u8) -> Mode {
+        match b {
+            b'$' => Mode::Dollar(None),
+            // `$1` is a parameter.
+            _ if b.is_ascii_digit() && self.tag_len == 0 => Mode::Plain,
+            _ if starts_word(b) && self.tag_len < TAG => {
+                self.tag[self.tag_len] = b;
+                self.tag_len += 1;
+                Mode::DollarTag
+            }
+            _ => {
+                self.doubt |= self.tag_len == TAG;
+                self.plain(b)
             }
         }
     }
 
-    /// A quoted text ends at the next quote; a doubled one begins the next text at once, which comes to the same.
-    /// A backslash may escape a quote (in E'…', or with standard_conforming_strings off): then nobody knows here
-    /// where the text ends.
-    fn quoted(&mut self, q: u8) {
-        let text = &self.rest[1..];
-        self.rest = after(text, &[q]);
-        self.doubtful |= q == b'\'' && text[..text.len() - self.rest.len()].contains(&b'\\');
+    fn dollar(&mut self, at: Option<usize>, b: u8) -> Mode {
+        Mode::Dollar(match (at, b) {
+            (Some(n), b'$') if n == self.tag_len => return Mode::Plain,
+            (_, b'$') => Some(0),
+            (Some(n), _) if n < self.tag_len && self.tag[n] == b => Some(n + 1),
+            _ => None,
+        })
     }
 
-    fn comment(&mut self) {
-        // Comments nest.
-        let mut depth = 0_usize;
-        loop {
-            match self.rest {
-                [b'/', b'*', rest @ ..] => {
-                    depth += 1;
-                    self.rest = rest;
-                }
-                [b'*', b'/', rest @ ..] => {
-                    depth -= 1;
-                    self.rest = rest;
-                    if depth == 0 {
-                        return;
+    fn push(&mut self, b: u8) {
+        if self.word_len < WORD {
+            self.word[self.word_len] = b.to_ascii_uppercase();
+            self.word_len += 1;
+        }
+    }
+
+    fn end_word(&mut self) {
+        // Only the words of a few short statements matter; the rest of a SELECT is passed over.
+        let word = &self.word[..self.word_len];
+        let was_read = std::mem::replace(&mut self.read, word == b"READ");
+        self.words = self.words.saturating_add(1);
+        match (self.kind, word) {
+            (Kind::Empty, _) => {
+                (self.kind, self.statement) = match word {
+                    b"COMMIT" | b"END" | b"PREPARE" => (Kind::Other, Effects::MAY_COMMIT),
+                    b"CALL" | b"DO" => (Kind::Other, Effects::CALLS),
+                    b"ROLLBACK" | b"ABORT" => (Kind::Rollback, Effects { ends: true, ..Effects::default() }),
+                    b"BEGIN" | b"START" => {
+                        (Kind::Begin, Effects { read_only: Some(false), ..Effects::default() })
                     }
+                    b"SET" | b"RESET" => (Kind::Set, Effects::default()),
+                    b"SAVEPOINT" | b"RELEASE" | b"SHOW" => (Kind::Other, Effects::default()),
+                    _ => (Kind::Other, Effects::PLAIN),
                 }
-                [_, rest @ ..] => self.rest = rest,
-                [] => return,
             }
+            (Kind::Begin, b"ONLY") if was_read => self.statement.read_only = Some(true),
+            (Kind::Begin | Kind::Set, b"WRITE") if was_read => self.statement.read_only = Some(false),
+            (Kind::Set, b"TRANSACTION_READ_ONLY") => self.statement.read_only = Some(false),
+            // ROLLBACK PREPARED is of another transaction, and lasts.
+            (Kind::Rollback, b"PREPARED") if self.words == 2 => self.statement = Effects::MAY_COMMIT,
+            _ => {}
         }
     }
 
-    fn dollar(&mut self) {
-        let r = self.rest;
-        let tag = r[1..].iter().position(|c| *c == b'$').map(|n| &r[..n + 2]);
-        match tag {
-            // $1 is a parameter; $tag$ begins a text.
-            Some(tag) if tag[1..tag.len() - 1].iter().all(|c| is_word(*c)) && !tag[1].is_ascii_digit() => {
-                self.rest = after(&r[tag.len()..], tag);
-            }
-            _ => self.rest = &r[1..],
-        }
+    fn end_statement(&mut self) {
+        self.total = self.total.then(self.statement);
+        self.kind = Kind::Empty;
+        self.words = 0;
+        self.read = false;
+        self.statement = Effects::default();
     }
-}
-
-fn is_word(c: u8) -> bool {
-    c.is_ascii_alphanumeric() || c == b'_' || c >= 0x80
-}
-
-fn after<'a>(r: &'a [u8], what: &[u8]) -> &'a [u8] {
-    r.windows(what.len()).position(|w| w == what).map_or(&[], |n| &r[n + what.len()..])
 }
 
 #[cfg(test)]
-mod tests {
-    use super::effect;
-
-    #[test]
-    fn a_word_that_ends_a_transaction_is_seen_wherever_it_may_count() {
-        for yes in [
-            "COMMIT",
-            "insert into t values (1); commit",
-            "end",
-            "PREPARE TRANSACTION 'x'",
-            "/* a /* b */ */ COMMIT",
-            "call p()",
-            "DO $$ begin end $$",
-            "select 'it''s' ; commit",
-            "-- no\ncommit",
-            "select $1; end",
-            "select E'it\\'s'; commit; select 'x'",
-            "select 1 -- a carriage return ends a comment too\r; commit",
-            "select 1 as a$x$; commit; select 2 as b$x$",
-            ";; commit",
-        ] {
-            assert!(effect(yes.as_bytes()).may_end, "{yes}");
-        }
-    }
-
-    #[test]
-    fn words_in_quotes_and_comments_do_not_count() {
-        for no in [
-            "select 'commit'",
-            "select \"end\"",
-            "-- commit",
-            "/* commit */ select 1",
-            "select $x$ commit $x$",
-            "select commit_id from commits",
-            "update t set a = $1",
-            "select $$ call p() $$",
-            "select case when a then b end",
-            "insert into t values (1) on conflict do nothing",
-        ] {
-            assert!(!effect(no.as_bytes()).may_end, "{no}");
-        }
-    }
-
-    #[test]
-    fn a_read_only_block_is_known_by_its_words() {
-        assert!(effect(b"START TRANSACTION READ ONLY").read_only);
-        assert!(effect(b"begin isolation level serializable, read only, deferrable").read_only);
-        assert!(!effect(b"begin read write").read_only);
-        assert!(!effect(b"begin; select 'read only'").read_only);
-        assert!(!effect(b"set transaction read only; set transaction read write").read_only);
-    }
-}
+mod tests;

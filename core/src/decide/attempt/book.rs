@@ -1,33 +1,19 @@
 //! The books of one connect, whichever walk it takes: the dials, what failed, and the actions to hand out.
 //!
-//! Decides where an entry of the host list leads without a look-up, and keeps to one rule: a finished connect has
-//! abandoned every dial but the winner's. [`super::race`] and [`super::strict`] decide the rest.
-
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::path::Path;
+//! Keeps to one rule: a finished connect has abandoned every dial but the winner's. [`super::race`] and [`super::strict`] decide the rest.
 
 use rand::{Rng, RngExt};
 
+use super::lookup::LookUp;
 use super::{Action, DialId, Finish, Options};
 use crate::clock::Moment;
 use crate::config::LoadBalanceHosts;
+use crate::decide::place::{self, Place};
 use crate::decide::walk::{self, Context, Next, Step, TlsTry};
 use crate::error::{Attempt as Record, Stage};
 use crate::failure::{Failed, Failure};
 use crate::host::{Address, Candidate, HostSpec, Port};
-
-/// `sockaddr_un.sun_path` holds 108 bytes on Linux, the closing zero among them (`unix(7)`).
-const SOCKET_PATH_MAX: usize = 107;
-
-/// Where an entry of the host list leads.
-pub(super) enum Places {
-    /// Here.
-    Known(Vec<Address>),
-    /// Wherever this name leads, at this port.
-    Name(String),
-    /// Nowhere.
-    Bad(Failure),
-}
+use crate::net::{Family, ResolveError};
 
 #[derive(Debug)]
 pub(super) struct Dial {
@@ -119,35 +105,15 @@ impl Book {
     }
 
     /// Where an entry leads.
-    pub(super) fn places(&self, spec: usize) -> Places {
-        let port = match self.specs[spec].port() {
-            Port::Number(n) => *n,
-            Port::Invalid(text) => return Places::Bad(Failure::BadPort(text.clone())),
-        };
-        match &self.specs[spec] {
-            HostSpec::Tcp { hostaddr: Some(text), .. } => match literal(text, port) {
-                Some(a) => Places::Known(vec![Address::Tcp(a)]),
-                None => Places::Bad(Failure::BadAddress(format!(
-                    "hostaddr={text} is not an IP address: put a name into host instead"
-                ))),
-            },
-            HostSpec::Tcp { host: Some(name), hostaddr: None, .. } => match literal(name, port) {
-                Some(a) => Places::Known(vec![Address::Tcp(a)]),
-                None => Places::Name(name.clone()),
-            },
-            HostSpec::Tcp { host: None, hostaddr: None, .. } => {
-                Places::Bad(Failure::BadAddress("neither host nor hostaddr is given".to_owned()))
-            }
-            HostSpec::Unix { dir, .. } => socket(dir, port),
-            HostSpec::DefaultLocal { .. } => socket(&self.options.local_dir, port),
-        }
+    pub(super) fn place(&self, spec: usize) -> Place {
+        place::of(&self.specs[spec], &self.options.local_dir)
     }
 
     /// The port of an entry whose name was looked up.
     pub(super) fn port(&self, spec: usize) -> u16 {
         match self.specs[spec].port() {
             Port::Number(n) => *n,
-            // `places` has refused it before any look-up.
+            // `place` has refused it before any look-up.
             Port::Invalid(_) => 0,
         }
     }
@@ -228,6 +194,24 @@ impl Book {
         step
     }
 
+    /// One question about an entry's name failed. True if the name has failed with it.
+    pub(super) fn resolve_failed(
+        &mut self,
+        spec: usize,
+        look_up: &mut LookUp,
+        family: Family,
+        error: ResolveError,
+        resolved_before: bool,
+        now: Moment,
+    ) -> bool {
+        let since = look_up.started;
+        let failed = look_up.failed(family, error, resolved_before);
+        if let Some(name) = &failed {
+            self.spec_failed(spec, Failure::Resolve(name.error.clone()), name.resolved_before, since, now);
+        }
+        failed.is_some()
+    }
+
     /// An entry failed before there was anything to dial.
     pub(super) fn spec_failed(
         &mut self,
@@ -305,24 +289,4 @@ impl Book {
         self.finished = true;
         self.actions.push(Action::Finish(finish));
     }
-}
-
-/// An address literal, perhaps with a numeric scope (`fe80::1%2`), and a port.
-fn literal(text: &str, port: u16) -> Option<SocketAddr> {
-    match text.parse::<IpAddr>() {
-        Ok(ip) => Some(SocketAddr::new(ip, port)),
-        Err(_) => format!("[{text}]:{port}").parse::<SocketAddrV6>().ok().map(SocketAddr::V6),
-    }
-}
-
-/// The socket in a directory (`@name`: in the abstract namespace).
-fn socket(dir: &Path, port: u16) -> Places {
-    let path = dir.join(format!(".s.PGSQL.{port}"));
-    if path.as_os_str().len() > SOCKET_PATH_MAX {
-        return Places::Bad(Failure::BadAddress(format!(
-            "the socket's path {} is longer than {SOCKET_PATH_MAX} bytes: use a shorter directory in host",
-            path.display()
-        )));
-    }
-    Places::Known(vec![Address::Unix(path)])
 }

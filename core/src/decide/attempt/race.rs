@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
-use super::book::{Book, Places, State};
+use super::book::{Book, State};
 use super::lookup::LookUp;
 use super::{DialId, Input};
 use crate::clock::Moment;
+use crate::decide::place::Place;
 use crate::decide::walk::{Next, TlsTry};
-use crate::failure::Failure;
 use crate::host::Address;
 
 /// How long later entries of the list, and last good addresses, wait for a look-up: with all look-ups out at once the
@@ -95,12 +95,8 @@ impl Race {
             }
             Input::ResolveFailed { spec, family, error, resolved_before, last_good } => {
                 let Some(look_up) = self.look_up(spec) else { return };
-                let since = look_up.started;
-                if let Some(name) = look_up.failed(family, error, resolved_before) {
-                    let failure = Failure::Resolve(name.error);
-                    book.spec_failed(spec, failure, name.resolved_before, since, now);
-                }
-                if self.look_up(spec).is_some_and(|l| !l.gave()) {
+                book.resolve_failed(spec, look_up, family, error, resolved_before, now);
+                if !look_up.gave() {
                     self.add(book, spec, last_good, rng);
                 }
             }
@@ -149,13 +145,13 @@ impl Race {
         self.begun = true;
         self.alone_until = None;
         for spec in book.order.clone() {
-            match book.places(spec) {
-                Places::Known(addresses) => self.waiting[spec] = addresses,
-                Places::Name(name) => {
+            match book.place(spec) {
+                Place::Known(address) => self.waiting[spec] = vec![address],
+                Place::Name(name, _) => {
                     self.look_ups[spec] = Some(LookUp::new(now));
                     book.resolve(spec, name);
                 }
-                Places::Bad(failure) => {
+                Place::Bad(failure) => {
                     book.spec_failed(spec, failure, false, now, now);
                 }
             }

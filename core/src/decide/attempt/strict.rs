@@ -9,11 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand::{Rng, RngExt};
 
-use super::book::{Book, Places};
+use super::book::Book;
 use super::lookup::LookUp;
 use super::{DialId, Input};
 use crate::clock::Moment;
 use crate::config::SessionAttrs;
+use crate::decide::place::Place;
 use crate::decide::walk::{Next, TlsTry};
 use crate::error::Stage;
 use crate::failure::{Failed, Failure};
@@ -56,9 +57,7 @@ impl OneByOne {
                 if self.has_turn(book, spec) =>
             {
                 let Some(look_up) = &mut self.look_up else { return };
-                let since = look_up.started;
-                if let Some(name) = look_up.failed(family, error, resolved_before) {
-                    book.spec_failed(spec, Failure::Resolve(name.error), name.resolved_before, since, now);
+                if book.resolve_failed(spec, look_up, family, error, resolved_before, now) {
                     self.next_host(book, now);
                 } else if self.current.is_none() {
                     // Perhaps the other family's addresses have all been tried.
@@ -151,16 +150,16 @@ impl OneByOne {
             }
             let Some(&spec) = book.order.get(self.turn) else { return book.fail(None) };
             self.turn += 1;
-            match book.places(spec) {
-                Places::Known(addresses) => {
-                    self.addresses = addresses.into();
+            match book.place(spec) {
+                Place::Known(address) => {
+                    self.addresses.push_back(address);
                     return self.next_address(book, now);
                 }
-                Places::Name(name) => {
+                Place::Name(name, _) => {
                     self.look_up = Some(LookUp::new(now));
                     return book.resolve(spec, name);
                 }
-                Places::Bad(failure) => {
+                Place::Bad(failure) => {
                     let step = book.spec_failed(spec, failure, false, now, now);
                     if step.next == Next::Stop {
                         return book.fail(Some(step));
