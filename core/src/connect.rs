@@ -13,11 +13,12 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::clock::{self, Deadline, Moment};
+use crate::config::SessionAttrs;
 use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
 use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
 use crate::failure::{self, Failed, Failure};
-use crate::host::Candidate;
+use crate::host::{Candidate, HostId};
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
@@ -31,6 +32,16 @@ pub(crate) struct Tools<'a> {
     pub(crate) monitor: &'a Arc<Monitor>,
     pub(crate) purpose: Purpose,
     pub(crate) seed: u64,
+}
+
+impl Tools<'_> {
+    /// Whether a session that is to write must not be on this host, writable or not.
+    fn forbidden(&self, host: HostId) -> Option<Failure> {
+        let Purpose::Caller(wanted @ (SessionAttrs::ReadWrite | SessionAttrs::Primary)) = self.purpose else {
+            return None;
+        };
+        self.monitor.superseded(host).map(|seen| Failure::WrongRole { wanted, seen })
+    }
 }
 
 /// A session and how it was come by.
@@ -145,10 +156,22 @@ pub(crate) async fn walk(
                                 } else {
                                     Input::Accepted { dial, term }
                                 };
+                                // Whatever it says of itself: the process may know better, by its row or before it.
+                                let place = session.member.host;
                                 tools.monitor.opened(&session);
-                                let record = success(&d.candidate, clock::now() - d.started);
-                                opened.insert(dial, (session, record));
-                                input
+                                match tools.forbidden(place) {
+                                    Some(failure) => Input::Failed {
+                                        dial,
+                                        failed: Failed::new(Stage::Role, failure),
+                                        encrypted,
+                                        healthy_lately: false,
+                                    },
+                                    None => {
+                                        let record = success(&d.candidate, clock::now() - d.started);
+                                        opened.insert(dial, (session, record));
+                                        input
+                                    }
+                                }
                             }
                             Err(failed) => {
                                 let healthy_lately = tools.monitor.connect_failed(&d.candidate, &failed);

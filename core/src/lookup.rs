@@ -147,3 +147,65 @@ pub(crate) fn fixed(config: &Config) -> Vec<Candidate> {
     });
     known.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dial::TcpDial;
+    use crate::net::{Answer, BoxFuture};
+    use crate::open::Opener;
+    use std::time::Duration;
+
+    struct Nobody;
+
+    impl Resolve for Nobody {
+        fn resolve<'a>(&'a self, _: &'a str, _: Family) -> BoxFuture<'a, Result<Answer, ResolveError>> {
+            Box::pin(async { Err(ResolveError::NoSuchName) })
+        }
+    }
+
+    /// The search begins and ends under the topology's lock and moves the names' times; the names' round asks who is
+    /// primary.
+    #[test]
+    fn a_search_that_begins_during_a_round_of_look_ups_blocks_nobody_for_ever() {
+        let config = Arc::new(Config::parse("host=a,b user=u dbname=d").expect("a configuration"));
+        let opener = Arc::new(Opener::new(Arc::clone(&config), Arc::new(TcpDial)).expect("an opener"));
+        let look_up = Arc::new(LookUp::new(&config, Arc::new(Nobody), 1));
+        let monitor = Monitor::new(Arc::clone(&config), opener, Arc::clone(&look_up), 1);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let (done, both) = std::sync::mpsc::channel();
+        let loops: [Box<dyn Fn(u32) + Send>; 2] = [
+            Box::new({
+                let m = Arc::clone(&monitor);
+                move |i| m.feed(Input::SessionWanted { callers: i % 2 })
+            }),
+            Box::new({
+                let m = Arc::clone(&monitor);
+                move |_| assert!(look_up.refresh(&m) > Moment::ZERO)
+            }),
+        ];
+        {
+            let _in = runtime.enter();
+            let address = Address::Tcp(([127, 0, 0, 1], 1).into());
+            monitor.known(&Candidate { spec: 0, name: "a".into(), address });
+        }
+        for turn in loops {
+            let (done, handle) = (done.clone(), runtime.handle().clone());
+            std::thread::spawn(move || {
+                let _in = handle.enter();
+                (0..20_000).for_each(turn);
+                // Nobody listens once the test has failed.
+                let _ = done.send(());
+            });
+        }
+        for _ in 0..2 {
+            let end = both.recv_timeout(Duration::from_secs(60));
+            if end.is_err() {
+                // Its threads wait for each other: it could not be dropped.
+                std::mem::forget(runtime);
+                panic!("the topology and the names wait for each other");
+            }
+        }
+    }
+}

@@ -61,6 +61,8 @@ pub(crate) struct Monitor {
     last_run: AtomicU64,
     waiting: AtomicU64,
     searching: AtomicBool,
+    /// The connector is gone: nothing new is begun.
+    closed: AtomicBool,
     gates: Mutex<HashMap<HostId, Arc<Semaphore>>>,
 }
 
@@ -96,6 +98,7 @@ impl Monitor {
             last_run: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             searching: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             gates: Mutex::default(),
         });
         monitor.opener.watched_by(Arc::downgrade(&monitor));
@@ -132,7 +135,7 @@ impl Monitor {
     }
 
     fn carry_out(self: &Arc<Self>, topology: &Topology, actions: Vec<Action>, now: Moment) {
-        let watching = self.config.monitor != MonitorMode::Off;
+        let watching = self.config.monitor != MonitorMode::Off && !self.is_closed();
         for action in actions {
             match action {
                 Action::Dial { host, connect_within, login_within } => {
@@ -277,6 +280,11 @@ impl Monitor {
         Some((self.candidate(id)?, fresh))
     }
 
+    /// What forbids writing on a host though it takes writes: another one is known to be right.
+    pub(crate) fn superseded(&self, host: HostId) -> Option<&'static str> {
+        lock(&self.topology).superseded(host)
+    }
+
     /// Whether the process has looked around once.
     pub(crate) fn settled(&self) -> bool {
         lock(&self.topology).settled(clock::now())
@@ -416,8 +424,15 @@ impl Monitor {
         self.feed(Input::SessionWanted { callers: u32::try_from(before).unwrap_or(u32::MAX) });
     }
 
+    /// Whether [`Self::close`] was called.
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
     /// Ends everything: probe sessions close, callers' sessions stay with their owners.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
         lock(&self.probes).close_all();
     }
 

@@ -23,7 +23,7 @@ use crate::monitor::Monitor;
 use crate::net::{Dial, SocketControl, SocketReport};
 use crate::role::{self, Readable};
 use crate::session::driver::{self, Messages};
-use crate::session::member::{Limit, Member};
+use crate::session::member::{Leash, Limit, Member};
 use crate::tls::{self, Secure, Secured, ServerNameFor, TlsContext};
 
 /// Who will use the session.
@@ -69,6 +69,7 @@ pub(crate) struct Opened {
     pub(crate) client: Client,
     pub(crate) member: Arc<Member>,
     pub(crate) messages: Messages,
+    pub(crate) leash: Leash,
     pub(crate) role: Role,
     /// What the host said of its term, where it was asked.
     pub(crate) term: Option<TermRow>,
@@ -152,6 +153,7 @@ impl Opener {
         let mut opened = Opened {
             client: login.client,
             role: role_told(&member),
+            leash: Leash::new(&member),
             member,
             messages,
             term: None,

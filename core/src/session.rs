@@ -31,7 +31,7 @@ pub use transaction::{Transaction, TransactionBuilder};
 pub use why::Why;
 
 use driver::Messages;
-use member::Member;
+use member::{Leash, Member};
 
 /// A session on the wanted host. Dropping it closes the connection politely.
 ///
@@ -49,6 +49,8 @@ pub struct Session {
     member: Arc<Member>,
     opener: Arc<Opener>,
     messages: Messages,
+    /// Dropped with it: its driver then waits no longer than a moment for an abandoned call.
+    _leash: Leash,
     role: Role,
     term: Option<TermRow>,
     socket: SocketReport,
@@ -64,6 +66,7 @@ impl Session {
             member: o.member,
             opener,
             messages: o.messages,
+            _leash: o.leash,
             role: o.role,
             term: o.term,
             socket: o.socket,

@@ -83,10 +83,14 @@ impl Tap {
         let now = clock::now();
         self.state.bytes_in(now);
         let mut inner = lock(&self.state.inner);
-        let mut reader = Incoming { inner: &mut inner, login: &mut self.login, news: false, now };
+        let mut reader =
+            Incoming { inner: &mut inner, login: &mut self.login, news: false, answered: false, now };
         let result = self.incoming.feed(bytes, &mut reader);
         if reader.news {
             self.state.has_news();
+        }
+        if reader.answered {
+            self.state.answer_read(true);
         }
         result.map_err(|failure| {
             self.refused = true;
@@ -109,6 +113,8 @@ impl Tap {
         // Half of COPY's data, or of a farewell, runs nothing.
         let half = self.outgoing.open().is_some_and(|tag| !matches!(tag, b'd' | b'c' | b'f' | b'X'));
         inner.half = self.login.is_none() && (half || !sound);
+        inner.writes += 1;
+        inner.writing = false;
     }
 }
 
@@ -118,6 +124,8 @@ impl AsyncRead for Tap {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // It comes back for more when it has handed on all that it had.
+        self.state.answer_read(false);
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
         let filled = buf.filled().len();
@@ -137,14 +145,22 @@ impl AsyncWrite for Tap {
         if self.refused {
             return Poll::Ready(Err(io::Error::other("the server was refused")));
         }
-        let result = ready!(Pin::new(&mut self.io).poll_write(cx, buf));
-        match &result {
-            Ok(n) => self.accepted(&buf[..*n]),
-            // Records before the one that failed may have left, whole requests among them.
-            Err(_) if self.encrypted && buf.len() > RECORD => self.accepted(buf),
-            Err(_) => {}
+        {
+            let mut inner = lock(&self.state.inner);
+            if inner.sealed {
+                return Poll::Ready(Err(io::Error::other("the session is over")));
+            }
+            // Whoever asks before the socket has answered must not hear that nothing has left.
+            inner.writing = self.login.is_none();
         }
-        Poll::Ready(result)
+        let result = Pin::new(&mut self.io).poll_write(cx, buf);
+        match &result {
+            Poll::Ready(Ok(n)) if *n > 0 => self.accepted(&buf[..*n]),
+            // Records before the one that failed may have left, whole requests among them.
+            Poll::Ready(Err(_)) if self.encrypted && buf.len() > RECORD => self.accepted(buf),
+            _ => lock(&self.state.inner).writing = false,
+        }
+        result
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -160,6 +176,8 @@ struct Incoming<'a> {
     inner: &'a mut Inner,
     login: &'a mut Option<Login>,
     news: bool,
+    /// A ReadyForQuery came.
+    answered: bool,
     now: Moment,
 }
 
@@ -200,6 +218,7 @@ impl Reader for Incoming<'_> {
             }
             b'Z' => {
                 if self.login.take().is_none() {
+                    self.answered = true;
                     self.inner.ready(kept.first().copied().unwrap_or(b'I'), self.now);
                 } else {
                     self.inner.partial = None;
@@ -279,25 +298,25 @@ impl Reader for Outgoing<'_> {
         };
         match tag {
             b'Q' => {
-                inner.sending(read(inner, cstr(kept).0));
+                inner.asking(read(inner, cstr(kept).0));
                 inner.sent(false, self.now);
             }
             b'P' => {
                 let (name, rest) = cstr(kept);
                 let effects = read(inner, cstr(rest).0);
                 inner.statements.set(name, effects);
-                inner.sending(Effects::default());
+                inner.asking(Effects::default());
             }
             b'B' => {
                 let (portal, rest) = cstr(kept);
                 // Names longer than what is kept are unknown ones as well.
                 let effects = inner.statements.get(cstr(rest).0);
                 inner.portals.set(portal, effects);
-                inner.sending(Effects::default());
+                inner.asking(Effects::default());
             }
             b'E' => {
                 let effects = inner.portals.get(cstr(kept).0);
-                inner.sending(effects);
+                inner.asking(effects);
             }
             b'C' => {
                 match kept {
@@ -309,10 +328,11 @@ impl Reader for Outgoing<'_> {
             }
             b'S' => inner.sent(true, self.now),
             b'F' => {
-                inner.sending(Effects::DOUBT);
+                inner.asking(Effects::DOUBT);
                 inner.sent(false, self.now);
             }
-            b'D' | b'H' => inner.sending(Effects::default()),
+            b'D' => inner.asking(Effects::default()),
+            b'H' => inner.sending(Effects::default()),
             // Startup packet, password, COPY data, Terminate: no request of their own.
             _ => {}
         }

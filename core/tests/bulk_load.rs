@@ -194,3 +194,27 @@ async fn a_bulk_load_whose_host_vanishes_while_it_waits_for_a_lock_ends() {
     loaded.expect_err("nobody was there");
     eprintln!("ended {took:?} after the cut: {:?}", session.ended());
 }
+
+/// The server answers a COPY once, though tokio-postgres sends two Syncs for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_has_copied_and_idles_makes_nobody_suspect_its_host() {
+    let Some(binaries) = binaries() else { return };
+    let mut options = ClusterOptions::new(binaries);
+    options.nodes = 1;
+    let cluster = Cluster::start(options).await.expect("a cluster");
+    let connector = Connector::new(&cluster.conninfo()).expect("a connector");
+    let session = connector.connect_within(Duration::from_secs(20)).await.expect("a session");
+    session.batch_execute("CREATE TABLE copied (id int, filler text)").await.expect("a table");
+    assert_eq!(copy(&session, "copied", 10).await.expect("a COPY"), 10);
+    // One that is given up, and one that the server refuses.
+    drop(session.copy_in::<_, Bytes>("COPY copied FROM STDIN").await.expect("another COPY"));
+    assert!(copy(&session, "copied (id)", 10).await.is_err());
+    session.batch_execute("SELECT 1").await.expect("it works on");
+    let mut events = connector.events();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut told = Vec::new();
+    while let Ok(e) = events.try_recv() {
+        told.push(format!("{:?}", e.kind));
+    }
+    assert!(!told.iter().any(|t| t.contains("CallBlocked") || t.contains("SearchStarted")), "{told:?}");
+}

@@ -150,6 +150,18 @@ impl Topology {
         }
     }
 
+    /// Why nobody may write there, whatever the host says of itself: it is an older primary, or another cluster's.
+    pub fn superseded(&self, host: HostId) -> Option<&'static str> {
+        let h = self.hosts.get(&host)?;
+        let h = h.same_as.and_then(|c| self.hosts.get(&c)).unwrap_or(h);
+        match h {
+            _ if h.stale => Some("on an older primary"),
+            _ if h.never_primary && h.foreign => Some("on a host of never_primary"),
+            _ if h.foreign => Some("on another cluster"),
+            _ => None,
+        }
+    }
+
     /// Whether the host's server has been heard as lately as its probes would make it: one may be late by its deadline.
     pub fn answers(&self, host: HostId, now: Moment) -> bool {
         let o = &self.options;

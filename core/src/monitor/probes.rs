@@ -20,6 +20,7 @@ use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::open::{Opened, Progress, Purpose};
 use crate::role;
+use crate::session::member::EndCause as Ended;
 
 /// An open session and the last row that it gave.
 struct Probe {
@@ -34,19 +35,35 @@ pub(super) struct Probes {
     dials: HashMap<HostId, AbortHandle>,
 }
 
+/// Lets go of a session. One with a question out would live until it is answered, by a frozen server never; so it is
+/// cut. Another one closes politely, by its client's end.
+fn let_go(probe: &Arc<Probe>) {
+    if Arc::strong_count(probe) > 1 {
+        probe.opened.member.end(Ended::Closed);
+    }
+}
+
 impl Probes {
     pub(super) fn close(&mut self, host: HostId) {
-        self.sessions.remove(&host);
+        if let Some(probe) = self.sessions.remove(&host) {
+            let_go(&probe);
+        }
         if let Some(dial) = self.dials.remove(&host) {
             dial.abort();
         }
     }
 
     pub(super) fn close_all(&mut self) {
-        self.sessions.clear();
+        for (_, probe) in self.sessions.drain() {
+            let_go(&probe);
+        }
         for (_, dial) in self.dials.drain() {
             dial.abort();
         }
+    }
+
+    fn is_current(&self, host: HostId, probe: &Arc<Probe>) -> bool {
+        self.sessions.get(&host).is_some_and(|p| Arc::ptr_eq(p, probe))
     }
 
     /// Whether this member is the host's current probe session; it is forgotten if so.
@@ -67,7 +84,10 @@ pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect:
             Ok((session, row, rtt)) => {
                 let mut probes = lock(&m.probes);
                 probes.dials.remove(&host);
-                probes.sessions.insert(host, Arc::new(Probe { opened: session, row: Mutex::new(row) }));
+                let new = Arc::new(Probe { opened: session, row: Mutex::new(row) });
+                if let Some(before) = probes.sessions.insert(host, new) {
+                    let_go(&before);
+                }
                 drop(probes);
                 m.feed(Input::ProbeConnected { host, row, rtt });
             }
@@ -143,6 +163,8 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
     tokio::spawn(async move {
         let asked = clock::now();
         match answer(&m, &probe).await {
+            // Another session has taken its place: what that one said is newer.
+            Some(_) if !lock(&m.probes).is_current(host, &probe) => {}
             Some(row) => {
                 *lock(&probe.row) = row;
                 m.feed(Input::ProbeAnswered { host, row, rtt: clock::now() - asked });

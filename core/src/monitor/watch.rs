@@ -15,12 +15,14 @@ const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Runs the watch task for as long as the monitor has another owner, and starts it anew should it panic.
 pub(super) async fn supervise(monitor: Weak<Monitor>) {
-    while monitor.strong_count() > 0 {
+    while monitor.upgrade().is_some_and(|m| !m.is_closed()) {
         let task = tokio::spawn(watch(Weak::clone(&monitor)));
         if let Err(e) = task.await
             && e.is_panic()
         {
             tracing::error!(target: "pgfollow", "the monitor's task died and is started anew");
+            // One that dies at once each time must not take a processor for itself.
+            clock::sleep_until(clock::now() + SAMPLE).await;
         }
     }
 }
@@ -42,6 +44,9 @@ async fn watch(monitor: Weak<Monitor>) {
             () = wake.notified() => {}
         }
         let Some(m) = monitor.upgrade() else { return };
+        if m.is_closed() {
+            return;
+        }
         let now = clock::now();
         m.last_run.store(now.as_micros(), Ordering::Relaxed);
         // `due` can lie in the past when work was added; only a sleep that ended late is a stall.

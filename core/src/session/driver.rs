@@ -10,10 +10,12 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Connection, Notification};
 
+use crate::clock;
 use crate::error::SqlState;
 use crate::handshake::{LoginStream, LoginTls};
 use crate::lock;
@@ -23,6 +25,10 @@ use crate::tap::report::clean;
 
 /// Messages kept for [`crate::Session::messages`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
+
+/// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives it this long:
+/// tokio-postgres would wait for its answer for ever, and a frozen server gives none.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// What a server says unasked.
 #[derive(Clone, Debug)]
@@ -96,9 +102,14 @@ impl Messages {
                     return Some(Message::Missed(std::mem::take(&mut s.missed)));
                 }
                 if let Some(m) = s.queue.pop_front() {
+                    // Two that came at once left one permit; whoever else waits is woken in turn.
+                    if !s.queue.is_empty() || s.closed {
+                        self.0.arrived.notify_one();
+                    }
                     return Some(m);
                 }
                 if s.closed {
+                    self.0.arrived.notify_one();
                     return None;
                 }
             }
@@ -139,14 +150,34 @@ async fn drive(
 ) {
     let mut cut = std::pin::pin!(member.cut());
     let mut waiter: Option<Waker> = None;
+    let mut parting = None;
     poll_fn(|cx| {
         // Once the waiter is registered, the end itself says as much as another poll, which would take a lock.
         let registered = waiter.as_ref().is_some_and(|w| w.will_wake(cx.waker()));
-        if registered && member.ended().is_some() || !registered && cut.as_mut().poll(cx).is_ready() {
+        if registered && member.ended().is_some() {
             return Poll::Ready(());
         }
-        if !registered {
+        let left = member.left();
+        let parts = left && parting.is_none();
+        if !registered || parts {
+            if registered {
+                // The bell has rung for the parting; from now on it is to ring for the end.
+                cut.set(member.cut());
+            }
+            while cut.as_mut().poll(cx).is_ready() {
+                if member.ended().is_some() {
+                    return Poll::Ready(());
+                }
+                cut.set(member.cut());
+            }
             waiter = Some(cx.waker().clone());
+        }
+        if left {
+            let end = parting.get_or_insert_with(|| Box::pin(clock::sleep_until(clock::now() + PARTING)));
+            if end.as_mut().poll(cx).is_ready() {
+                member.end(EndCause::Closed);
+                return Poll::Ready(());
+            }
         }
         loop {
             let step = connection.poll_message(cx);
@@ -237,5 +268,26 @@ pub(crate) fn true_error(member: &Member, e: &tokio_postgres::Error) -> String {
     match e.as_db_error() {
         Some(db) => format!("{} ({})", db.message(), db.code().code()),
         None => member.ended().map_or_else(|| innermost(e).to_string(), |end| end.cause.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn everyone_who_waits_for_a_message_hears_of_the_end() {
+        let inbox = Messages::new();
+        let waiting: Vec<_> =
+            (0..3).map(|_| inbox.clone()).map(|m| tokio::spawn(async move { m.next().await })).collect();
+        tokio::task::yield_now().await;
+        inbox.push(Message::Missed(7));
+        inbox.close();
+        let mut none = 0;
+        for w in waiting {
+            let heard = Box::pin(tokio::time::timeout(Duration::from_secs(5), w)).await;
+            none += u32::from(heard.expect("it waits for ever").expect("no panic").is_none());
+        }
+        assert_eq!(none, 2);
     }
 }

@@ -88,6 +88,8 @@ pub(crate) struct Member {
     limit: Option<Limit>,
     end: OnceLock<End>,
     cut: Notify,
+    /// Its owner has let go of it.
+    left: AtomicBool,
 }
 
 /// A socket's TCP_USER_TIMEOUT, which may rest while a live host takes nothing ([`crate::decide::patience`]).
@@ -100,6 +102,22 @@ pub(crate) struct Limit {
 impl Limit {
     pub(crate) fn new(control: Arc<dyn SocketControl>, user_timeout: Duration) -> Self {
         Self { control, user_timeout, patience: Mutex::new(Patience::new(user_timeout)) }
+    }
+}
+
+/// What the owner of a session holds of it; its drop is the session's parting.
+pub(crate) struct Leash(Arc<Member>);
+
+impl Leash {
+    pub(crate) fn new(member: &Arc<Member>) -> Self {
+        Self(Arc::clone(member))
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.left.store(true, Ordering::Release);
+        self.0.cut.notify_one();
     }
 }
 
@@ -124,6 +142,7 @@ impl Member {
             limit,
             end: OnceLock::new(),
             cut: Notify::new(),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -182,7 +201,12 @@ impl Member {
         self.end.get()
     }
 
-    /// Resolves when [`Self::end`] was called. For the driver task alone.
+    /// Whether the session's owner has let go of it.
+    pub(crate) fn left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Resolves when [`Self::end`] was called, or the owner has let go. For the driver task alone.
     pub(crate) async fn cut(&self) {
         self.cut.notified().await;
     }

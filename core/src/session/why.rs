@@ -86,12 +86,21 @@ impl Why {
         limit: Duration,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
+        let before = self.member.tap.writes();
         match Deadline::after(limit).bound(call).await {
             Ok(result) => result.map_err(|e| self.diagnose(e)),
             Err(_) => {
-                let class = self.lost();
-                let (sent, status) = (self.member.tap.sent(), self.member.tap.status());
+                // The request may still wait for its turn to be written: first nothing leaves any more, then it is
+                // looked at what has left.
                 self.member.end(EndCause::CallTimedOut);
+                self.member.tap.seal();
+                let tap = &self.member.tap;
+                let sent = match tap.sent() {
+                    // It left, and its answer has come meanwhile; nobody has seen it.
+                    Sent::None if tap.writes() != before => Sent::Complete,
+                    sent => sent,
+                };
+                let (class, status) = (self.class_of(Signal::Io, sent), tap.status());
                 Err(Error::new(
                     Code::CallTimedOut,
                     class,
@@ -112,23 +121,30 @@ impl Why {
 
     /// The class by the tap's facts.
     pub(super) fn class(&self, signal: Signal) -> Class {
+        self.class_of(signal, self.member.tap.sent())
+    }
+
+    fn class_of(&self, signal: Signal, sent: Sent) -> Class {
         let tap = &self.member.tap;
         let answered = matches!(signal, Signal::Sqlstate(_) | Signal::RolledBack { .. });
-        let open = tap.status() != TxStatus::Idle;
+        // An error and the ReadyForQuery behind it come together: the block is over when the caller hears of it.
+        let commit = answered && tap.answers_commit();
+        let inside = tap.called_in_autocommit();
+        let open = tap.status() != TxStatus::Idle && !inside;
         let facts = Facts {
-            phase: if open && tap.may_commit() { Phase::Commit } else { Phase::Statement },
+            phase: if commit || (open && tap.may_commit()) { Phase::Commit } else { Phase::Statement },
             signal,
             request: Request {
                 // The session's declaration, or the block's own (which ends with the block).
-                effect: if self.member.declared_read_only() || tap.read_only_block() {
+                effect: if self.member.declared_read_only() || tap.only_reads() {
                     Effect::Read
                 } else {
                     Effect::Write
                 },
                 // What was answered had left, though nothing of it is out any more.
-                sent: if answered { Sent::Complete } else { tap.sent() },
+                sent: if answered { Sent::Complete } else { sent },
                 in_transaction: open,
-                may_commit_inside: tap.called_in_autocommit(),
+                may_commit_inside: inside,
             },
             session: SessionFacts { opened_read_only: tap.read_only_block(), healthy_lately: false },
         };
@@ -165,7 +181,9 @@ impl From<tokio_postgres::Error> for Error {
         match state {
             Some(state) => {
                 let meaning = sqlstate::meaning(state);
-                let class = if meaning.ends_session { Class::UnknownOutcome } else { meaning.at_statement };
+                // A pooler's lost connection may have carried a COMMIT: only the session's tap knows.
+                let unsure = meaning.ends_session || state.as_str().starts_with("08");
+                let class = if unsure { Class::UnknownOutcome } else { meaning.at_statement };
                 Self::new(Code::Server, class, clean(&e.to_string()))
                     .with_sqlstate(state)
                     .caused_by(Box::new(e))

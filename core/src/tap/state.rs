@@ -51,6 +51,8 @@ pub(crate) struct TapState {
     last_in: AtomicU64,
     last_out: AtomicU64,
     news_waiting: AtomicBool,
+    /// An answer was read, and tokio-postgres hasn't come back for more: perhaps the caller hasn't got it.
+    undelivered: AtomicBool,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -61,6 +63,8 @@ struct Request {
     since: Moment,
     /// It ended with Sync, not as a Query does.
     synced: bool,
+    /// Somebody waits for its answer. (Nobody does when a dropped statement is closed.)
+    asked: bool,
 }
 
 #[derive(Debug)]
@@ -75,6 +79,14 @@ pub(super) struct Inner {
     copying: Option<u64>,
     /// A message is half out: what it says isn't known yet.
     pub(super) half: bool,
+    /// Bytes are being handed to the socket just now.
+    pub(super) writing: bool,
+    /// Nothing may leave any more.
+    pub(super) sealed: bool,
+    /// What has left of the next request is more than the close of a statement.
+    asked: bool,
+    /// How many times bytes have left.
+    pub(super) writes: u64,
     status: TxStatus,
     read_only_block: bool,
     pub(super) statements: Names,
@@ -86,6 +98,8 @@ pub(super) struct Inner {
     block_error: Option<SqlState>,
     /// The last answered request ran CALL or DO in autocommit.
     called: bool,
+    /// What the last answered request could do.
+    last: Effects,
     parameters: HashMap<String, String>,
     pub(super) key: Option<(i32, i32)>,
     fatal: Option<Fatal>,
@@ -104,6 +118,10 @@ impl Default for Inner {
             partial: None,
             copying: None,
             half: false,
+            writing: false,
+            sealed: false,
+            asked: false,
+            writes: 0,
             status: TxStatus::Idle,
             read_only_block: false,
             statements: Names::default(),
@@ -112,6 +130,7 @@ impl Default for Inner {
             error: None,
             block_error: None,
             called: false,
+            last: Effects::default(),
             parameters: HashMap::new(),
             key: None,
             fatal: None,
@@ -132,6 +151,21 @@ impl TapState {
         self.last_out.store(now.as_micros(), Ordering::Relaxed);
     }
 
+    /// An answer has been read (or, with `false`, all that was read has been handed on).
+    pub(super) fn answer_read(&self, yes: bool) {
+        self.undelivered.store(yes, Ordering::Release);
+    }
+
+    /// How many times bytes have left. Nothing of a call has left if this hasn't changed since before it.
+    pub(crate) fn writes(&self) -> u64 {
+        lock(&self.inner).writes
+    }
+
+    /// Lets nothing leave from now on: what [`Self::sent`] says afterwards stays true.
+    pub(crate) fn seal(&self) {
+        lock(&self.inner).sealed = true;
+    }
+
     pub(super) fn has_news(&self) {
         self.news_waiting.store(true, Ordering::Release);
     }
@@ -149,7 +183,7 @@ impl TapState {
     /// Whether a request is out, in whole or in part. A transaction that merely stands open is not busy.
     pub(crate) fn busy(&self) -> bool {
         let s = lock(&self.inner);
-        !s.out.is_empty() || s.unfinished()
+        !s.out.is_empty() || s.unfinished() || self.undelivered.load(Ordering::Acquire)
     }
 
     /// The oldest request that is out, and since when nothing has come for it. While a COPY's data flows the server has
@@ -164,10 +198,11 @@ impl TapState {
         Some(Waiting { number, since: since.max(self.last_in()) })
     }
 
-    /// How much of what is out has been handed to the kernel.
+    /// How much of what is out has been handed to the kernel. What was answered is out as long as the answer has not
+    /// been handed on: a caller who reads slowly may lose it.
     pub(crate) fn sent(&self) -> Sent {
         let s = lock(&self.inner);
-        if !s.out.is_empty() {
+        if !s.out.is_empty() || self.undelivered.load(Ordering::Acquire) {
             Sent::Complete
         } else if s.unfinished() {
             Sent::Partial
@@ -181,10 +216,18 @@ impl TapState {
         lock(&self.inner).status
     }
 
-    /// Whether something out may commit: by its words, or because it runs outside a block.
+    /// Whether something out may commit: by its words, or because it runs outside a block, or behind the block's end.
+    /// If nothing is out: whether what was answered last may have.
     pub(crate) fn may_commit(&self) -> bool {
         let s = lock(&self.inner);
-        s.status == TxStatus::Idle || s.effects().commits
+        let all = if s.out.is_empty() && !s.unfinished() { s.last } else { s.effects() };
+        s.status == TxStatus::Idle || all.commits || all.goes_on
+    }
+
+    /// Whether the request that is answered now, or was last, is a COMMIT by its words.
+    pub(crate) fn answers_commit(&self) -> bool {
+        let s = lock(&self.inner);
+        s.out.front().map_or(s.last, |r| r.effects).certain
     }
 
     /// Whether the request that is answered now, or was last, called a procedure or a code block outside a transaction: it may
@@ -192,14 +235,16 @@ impl TapState {
     pub(crate) fn called_in_autocommit(&self) -> bool {
         let s = lock(&self.inner);
         // An error reaches the caller before ReadyForQuery does: then the request is still out.
-        s.out.front().map_or(s.called, |r| s.status == TxStatus::Idle && r.effects.calls)
+        s.out.front().map_or(s.called, |r| commits_inside(s.status, r.effects))
     }
 
     /// Whether what is out can be given up without asking what became of it: it has no lasting effect; or a block is
     /// open, nothing runs behind its end, and nothing can commit it, or it was begun READ ONLY by the caller.
     pub(crate) fn harmless(&self) -> bool {
         let s = lock(&self.inner);
-        let all = s.effects();
+        // What the caller hasn't got is as good as out.
+        let unheard = self.undelivered.load(Ordering::Acquire).then_some(s.last);
+        let all = unheard.unwrap_or_default().then(s.effects());
         if !all.works {
             return true;
         }
@@ -207,6 +252,13 @@ impl TapState {
             return false;
         }
         !all.commits || (s.read_only_block && all.read_only != Some(false))
+    }
+
+    /// Whether the open block was begun READ ONLY, and nothing that is out can write beside it.
+    pub(crate) fn only_reads(&self) -> bool {
+        let s = lock(&self.inner);
+        let all = s.effects();
+        s.read_only_block && !all.goes_on && all.read_only != Some(false)
     }
 
     /// Whether the open block was begun READ ONLY by the caller.
@@ -273,6 +325,12 @@ impl TapState {
     }
 }
 
+/// Whether something may be committed though the request was answered with an error: by a procedure outside a block, or
+/// by a COMMIT in its middle.
+fn commits_inside(status: TxStatus, e: Effects) -> bool {
+    (e.calls && status == TxStatus::Idle) || (e.certain && e.goes_on)
+}
+
 fn on_off(v: &str) -> Option<bool> {
     match v {
         "on" => Some(true),
@@ -283,7 +341,7 @@ fn on_off(v: &str) -> Option<bool> {
 
 impl Inner {
     fn effects(&self) -> Effects {
-        let half = self.half.then_some(Effects::DOUBT);
+        let half = (self.half || self.writing).then_some(Effects::DOUBT);
         let all = self.out.iter().map(|r| r.effects).chain(self.partial).chain(half);
         all.fold(Effects::default(), Effects::then)
     }
@@ -294,12 +352,18 @@ impl Inner {
     }
 
     fn unfinished(&self) -> bool {
-        self.partial.is_some() || self.half
+        self.partial.is_some() || self.half || self.writing
     }
 
     /// Bytes of a request leave.
     pub(super) fn sending(&mut self, effects: Effects) {
         self.partial = Some(self.partial.unwrap_or_default().then(effects));
+    }
+
+    /// Bytes leave that somebody waits to be answered.
+    pub(super) fn asking(&mut self, effects: Effects) {
+        self.asked = true;
+        self.sending(effects);
     }
 
     /// A request's end has left: its ReadyForQuery is owed.
@@ -309,15 +373,19 @@ impl Inner {
             self.next_number += 1;
             self.next_number
         });
-        self.tag.clear();
-        self.sync_rep = false;
+        let asked = std::mem::take(&mut self.asked);
+        // A statement that is closed behind a COMMIT must not hide what the COMMIT was answered.
+        if asked {
+            self.tag.clear();
+            self.sync_rep = false;
+        }
         let full = self.out.len() >= REQUESTS;
         match self.out.back_mut() {
             Some(last) if full => {
                 last.effects = last.effects.then(effects);
                 self.folded += 1;
             }
-            _ => self.out.push_back(Request { number, effects, since: now, synced }),
+            _ => self.out.push_back(Request { number, effects, since: now, synced, asked }),
         }
     }
 
@@ -330,10 +398,14 @@ impl Inner {
         let Some(copy) = self.out.pop_front() else { return };
         match self.out.front_mut() {
             // Somebody sent on without waiting: then it is that Sync.
-            Some(next) => next.effects = copy.effects.then(next.effects),
+            Some(next) => {
+                next.effects = copy.effects.then(next.effects);
+                next.asked = true;
+            }
             None => {
                 self.partial = Some(copy.effects.then(self.partial.unwrap_or_default()));
                 self.copying = Some(copy.number);
+                self.asked = true;
             }
         }
     }
@@ -350,6 +422,8 @@ impl Inner {
             // Its own wait begins now.
             next.since = next.since.max(now);
         }
+        // The session goes on, whatever a notice had announced.
+        self.fatal = None;
         let effects = done.map(|r| r.effects).unwrap_or_default();
         let before = std::mem::replace(
             &mut self.status,
@@ -360,7 +434,11 @@ impl Inner {
             },
         );
         let was_open = before != TxStatus::Idle;
-        self.called = !was_open && effects.calls;
+        // The close of a statement changes nothing about the answer before it.
+        if done.is_some_and(|r| r.asked) {
+            self.called = commits_inside(before, effects);
+            self.last = effects;
+        }
         self.read_only_block = match (self.status, effects.read_only) {
             (TxStatus::Idle, _) | (_, Some(false)) => false,
             // A BEGIN inside a block can be undone with a savepoint: only the one that opened it is believed.

@@ -8,6 +8,7 @@ use crate::config::ChannelBinding;
 use crate::error::{Sent, SqlState, TxStatus};
 
 mod bytes;
+mod outcome;
 mod splits;
 
 use bytes::*;
@@ -47,6 +48,8 @@ impl Session {
 
     fn come(&mut self, bytes: &[u8]) {
         self.tap.received(bytes).expect("nothing is refused");
+        // All of it is handed on.
+        self.state.answer_read(false);
     }
 
     /// A simple query and its answer.

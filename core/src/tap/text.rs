@@ -12,6 +12,8 @@ pub(super) struct Effects {
     pub(super) works: bool,
     /// It may commit: COMMIT, END, PREPARE, CALL, DO.
     pub(super) commits: bool,
+    /// It does commit: COMMIT, END or PREPARE, read with certainty.
+    pub(super) certain: bool,
     /// It calls code that may commit on its own in autocommit: CALL, DO.
     pub(super) calls: bool,
     /// It may end the block: those, ROLLBACK and ABORT.
@@ -24,13 +26,20 @@ pub(super) struct Effects {
 
 impl Effects {
     /// An ordinary statement: SELECT, INSERT, …
-    pub(super) const PLAIN: Self =
-        Self { works: true, commits: false, calls: false, ends: false, goes_on: false, read_only: None };
+    pub(super) const PLAIN: Self = Self { works: true, ..Self::NOTHING };
     /// Anything at all.
-    pub(super) const DOUBT: Self =
-        Self { works: true, commits: true, calls: true, ends: true, goes_on: true, read_only: Some(false) };
-    const MAY_COMMIT: Self = Self { commits: true, ends: true, ..Self::PLAIN };
-    const CALLS: Self = Self { calls: true, ..Self::MAY_COMMIT };
+    pub(super) const DOUBT: Self = Self { goes_on: true, read_only: Some(false), ..Self::CALLS };
+    const MAY_COMMIT: Self = Self { commits: true, certain: true, ends: true, ..Self::PLAIN };
+    const CALLS: Self = Self { calls: true, certain: false, ..Self::MAY_COMMIT };
+    const NOTHING: Self = Self {
+        works: false,
+        commits: false,
+        certain: false,
+        calls: false,
+        ends: false,
+        goes_on: false,
+        read_only: None,
+    };
 
     /// First this, then `next`.
     #[must_use]
@@ -38,12 +47,14 @@ impl Effects {
         Self {
             works: self.works || next.works,
             commits: self.commits || next.commits,
+            certain: self.certain || next.certain,
             calls: self.calls || next.calls,
             ends: self.ends || next.ends,
             goes_on: self.goes_on || next.goes_on || (self.ends && next.works),
             read_only: match (self.read_only, next.read_only) {
                 (a, None) => a,
-                (None, b) => b,
+                // What has been written before BEGIN READ ONLY in one text is committed with its block.
+                (None, b) => b.map(|only| only && !self.works),
                 // A second BEGIN can stand behind a savepoint, whose rollback would undo it.
                 (Some(_), Some(_)) => Some(false),
             },
