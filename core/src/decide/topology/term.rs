@@ -221,7 +221,10 @@ impl Topology {
         if sqlstate.as_str() != "25006" || read_only_block {
             return;
         }
-        if in_hot_standby != Some(true) {
+        // A standby refuses writes for as long as it is one, and its sessions were opened for reading; but a session of
+        // a host that is known as the primary would only refuse the next write as well.
+        let known = self.hosts.get(&id).and_then(|h| h.role);
+        if in_hot_standby != Some(true) || known == Some(Role::Primary) {
             self.out.push(Action::Retire { member });
         }
         self.doubt_role(id, now);
