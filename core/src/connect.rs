@@ -262,7 +262,8 @@ fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>)
 
 /// A walk failed, and there is no time for another one.
 pub(crate) fn too_late(e: Error, patience: Duration) -> Error {
-    let message = format!("no session within the deadline of {} s; at last: {}", patience.as_secs_f64(), e.message());
+    let message =
+        format!("no session within the deadline of {} s; at last: {}", patience.as_secs_f64(), e.message());
     let mut late = Error::new(Code::DeadlinePassed, Class::Transient, message);
     if let Some(stage) = e.stage() {
         late = late.at_stage(stage);

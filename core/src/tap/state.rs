@@ -328,7 +328,7 @@ impl TapState {
 /// Whether something may be committed though the request was answered with an error: by a procedure outside a block, or
 /// by a COMMIT in its middle.
 fn commits_inside(status: TxStatus, e: Effects) -> bool {
-    (e.calls && status == TxStatus::Idle) || (e.certain && e.goes_on)
+    e.midway || (e.calls && status == TxStatus::Idle)
 }
 
 fn on_off(v: &str) -> Option<bool> {
@@ -383,6 +383,7 @@ impl Inner {
         match self.out.back_mut() {
             Some(last) if full => {
                 last.effects = last.effects.then(effects);
+                last.asked |= asked;
                 self.folded += 1;
             }
             _ => self.out.push_back(Request { number, effects, since: now, synced, asked }),

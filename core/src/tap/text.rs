@@ -20,6 +20,8 @@ pub(super) struct Effects {
     pub(super) ends: bool,
     /// Something works after the block may have ended.
     pub(super) goes_on: bool,
+    /// It goes on behind a commit of its own: that lasts though the answer is an error.
+    pub(super) midway: bool,
     /// It begins a block that is READ ONLY (true), or one that isn't, or may make a READ ONLY one writable (false).
     pub(super) read_only: Option<bool>,
 }
@@ -27,7 +29,7 @@ pub(super) struct Effects {
 impl Effects {
     /// An ordinary statement: SELECT, INSERT, …
     pub(super) const PLAIN: Self = Self { works: true, ..Self::NOTHING };
-    /// Anything at all.
+    /// Anything at all. (An error to it is taken at its word all the same.)
     pub(super) const DOUBT: Self = Self { goes_on: true, read_only: Some(false), ..Self::CALLS };
     const MAY_COMMIT: Self = Self { commits: true, certain: true, ends: true, ..Self::PLAIN };
     const CALLS: Self = Self { calls: true, certain: false, ..Self::MAY_COMMIT };
@@ -38,6 +40,7 @@ impl Effects {
         calls: false,
         ends: false,
         goes_on: false,
+        midway: false,
         read_only: None,
     };
 
@@ -51,6 +54,7 @@ impl Effects {
             calls: self.calls || next.calls,
             ends: self.ends || next.ends,
             goes_on: self.goes_on || next.goes_on || (self.ends && next.works),
+            midway: self.midway || next.midway || (self.certain && next.works),
             read_only: match (self.read_only, next.read_only) {
                 (a, None) => a,
                 // What has been written before BEGIN READ ONLY in one text is committed with its block.
@@ -144,6 +148,8 @@ struct Scanner {
     read: bool,
     statement: Effects,
     total: Effects,
+    /// A statement before this one ended the block.
+    left: bool,
 }
 
 fn starts_word(b: u8) -> bool {
@@ -165,6 +171,7 @@ impl Scanner {
             read: false,
             statement: Effects::default(),
             total: Effects::default(),
+            left: false,
         }
     }
 
@@ -178,7 +185,11 @@ impl Scanner {
         }
         self.end_statement();
         // What its statements begin with is known all the same.
-        if self.doubt { Effects { calls: self.total.calls, ..Effects::DOUBT } } else { self.total }
+        if !self.doubt {
+            return self.total;
+        }
+        let Effects { certain, calls, midway, .. } = self.total;
+        Effects { certain, calls, midway, ..Effects::DOUBT }
     }
 
     fn byte(&mut self, b: u8) {
@@ -322,12 +333,18 @@ impl Scanner {
             (Kind::Set, b"TRANSACTION_READ_ONLY") => self.statement.read_only = Some(false),
             // ROLLBACK PREPARED is of another transaction, and lasts.
             (Kind::Rollback, b"PREPARED") if self.words == 2 => self.statement = Effects::MAY_COMMIT,
+            // ROLLBACK [WORK | TRANSACTION] TO [SAVEPOINT] s: the block goes on.
+            (Kind::Rollback, b"TO") if self.words <= 3 => self.statement = Effects::default(),
             _ => {}
         }
     }
 
     fn end_statement(&mut self) {
+        // What stands behind a COMMIT may fail, and what was committed lasts.
+        let behind = self.total.certain || (self.left && self.statement.calls);
         self.total = self.total.then(self.statement);
+        self.total.midway |= behind && self.kind != Kind::Empty;
+        self.left |= self.statement.ends && !self.statement.calls;
         self.kind = Kind::Empty;
         self.words = 0;
         self.read = false;

@@ -100,8 +100,14 @@ fn what_follows_a_rollback_is_no_part_of_the_block_any_more() {
     assert!(!w.1.harmless() && w.1.may_commit());
     let mut w = Wire::new();
     w.ran("BEGIN", b'T');
-    w.query("INSERT INTO t VALUES (1); ROLLBACK TO SAVEPOINT s");
-    assert!(w.1.harmless() && !w.1.may_commit(), "nothing follows");
+    for text in [
+        "INSERT INTO t VALUES (1); ROLLBACK TO SAVEPOINT s",
+        "ROLLBACK WORK TO s",
+        "INSERT INTO t VALUES (1)",
+    ] {
+        w.query(text);
+    }
+    assert!(w.1.harmless() && !w.1.may_commit(), "the block goes on behind a savepoint");
 }
 
 #[test]
@@ -181,6 +187,28 @@ fn a_commit_that_was_answered_with_an_error_is_a_commit_behind_its_answer_too() 
     assert!(w.1.answers_commit());
     w.ran("INSERT INTO t VALUES ('\\')", b'I');
     assert!(!w.1.answers_commit());
+}
+
+#[test]
+fn a_text_that_commits_and_goes_on_may_have_committed_though_it_was_answered_with_an_error() {
+    for (text, midway) in [
+        ("INSERT INTO t VALUES (1); COMMIT; SELECT 1/0", true),
+        ("COMMIT; SHOW nothing", true),
+        ("COMMIT; SET nothing = 1", true),
+        ("ROLLBACK; CALL p()", true),
+        ("SELECT 1/0; COMMIT", false),
+        ("ROLLBACK; SELECT 1/0; COMMIT", false),
+        ("ROLLBACK TO s; CALL p()", false),
+        ("COMMIT; ", false),
+    ] {
+        let mut w = Wire::new();
+        w.ran("BEGIN", b'T');
+        w.query(text);
+        w.server(b'E', b"SERROR\0VERROR\0C22012\0Mx\0\0");
+        assert_eq!(w.1.called_in_autocommit(), midway, "{text}");
+        w.server(b'Z', b"I");
+        assert_eq!(w.1.called_in_autocommit(), midway, "{text}");
+    }
 }
 
 #[test]
