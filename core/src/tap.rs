@@ -113,8 +113,6 @@ impl Tap {
         // Half of COPY's data, or of a farewell, runs nothing.
         let half = self.outgoing.open().is_some_and(|tag| !matches!(tag, b'd' | b'c' | b'f' | b'X'));
         inner.half = self.login.is_none() && (half || !sound);
-        inner.writes += 1;
-        inner.writing = false;
     }
 }
 
@@ -142,24 +140,17 @@ impl AsyncRead for Tap {
 
 impl AsyncWrite for Tap {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.refused {
-            return Poll::Ready(Err(io::Error::other("the server was refused")));
-        }
-        {
-            let mut inner = lock(&self.state.inner);
-            if inner.sealed {
-                return Poll::Ready(Err(io::Error::other("the session is over")));
-            }
-            // Whoever asks before the socket has answered must not hear that nothing has left.
-            inner.writing = self.login.is_none();
+        if self.refused || !self.state.write_begins() {
+            return Poll::Ready(Err(io::Error::other("the server was refused, or the session is over")));
         }
         let result = Pin::new(&mut self.io).poll_write(cx, buf);
         match &result {
-            Poll::Ready(Ok(n)) if *n > 0 => self.accepted(&buf[..*n]),
+            Poll::Ready(Ok(n)) => self.accepted(&buf[..*n]),
             // Records before the one that failed may have left, whole requests among them.
             Poll::Ready(Err(_)) if self.encrypted && buf.len() > RECORD => self.accepted(buf),
-            _ => lock(&self.state.inner).writing = false,
+            Poll::Ready(Err(_)) | Poll::Pending => {}
         }
+        self.state.write_ends();
         result
     }
 

@@ -53,6 +53,12 @@ pub(crate) struct TapState {
     news_waiting: AtomicBool,
     /// An answer was read, and tokio-postgres hasn't come back for more: perhaps the caller hasn't got it.
     undelivered: AtomicBool,
+    /// Bytes are being handed to the socket just now.
+    writing: AtomicBool,
+    /// Nothing may leave any more.
+    sealed: AtomicBool,
+    /// How many times bytes have left.
+    writes: AtomicU64,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -79,14 +85,8 @@ pub(super) struct Inner {
     copying: Option<u64>,
     /// A message is half out: what it says isn't known yet.
     pub(super) half: bool,
-    /// Bytes are being handed to the socket just now.
-    pub(super) writing: bool,
-    /// Nothing may leave any more.
-    pub(super) sealed: bool,
     /// What has left of the next request is more than the close of a statement.
     asked: bool,
-    /// How many times bytes have left.
-    pub(super) writes: u64,
     status: TxStatus,
     read_only_block: bool,
     pub(super) statements: Names,
@@ -118,10 +118,7 @@ impl Default for Inner {
             partial: None,
             copying: None,
             half: false,
-            writing: false,
-            sealed: false,
             asked: false,
-            writes: 0,
             status: TxStatus::Idle,
             read_only_block: false,
             statements: Names::default(),
@@ -149,21 +146,60 @@ impl TapState {
 
     pub(super) fn bytes_out(&self, now: Moment) {
         self.last_out.store(now.as_micros(), Ordering::Relaxed);
+        // The socket's task alone writes it, and [`Self::write_ends`] publishes it.
+        self.writes.store(self.writes.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// An answer has been read (or, with `false`, all that was read has been handed on).
     pub(super) fn answer_read(&self, yes: bool) {
-        self.undelivered.store(yes, Ordering::Release);
+        // Said at every read, mostly with nothing to change: a load doesn't take the line from its readers.
+        if self.undelivered.load(Ordering::Relaxed) != yes {
+            self.undelivered.store(yes, Ordering::Release);
+        }
+    }
+
+    /// Before bytes are handed to the socket: whoever asks meanwhile must not hear that nothing has left. `false` if
+    /// nothing may leave any more.
+    pub(super) fn write_begins(&self) -> bool {
+        // In one order with [`Self::seal`] for everybody: either this write is stopped, or it is seen behind the seal.
+        self.writing.store(true, Ordering::SeqCst);
+        let open = !self.sealed.load(Ordering::SeqCst);
+        if !open {
+            self.write_ends();
+        }
+        open
+    }
+
+    /// What has left is known.
+    pub(super) fn write_ends(&self) {
+        self.writing.store(false, Ordering::Release);
     }
 
     /// How many times bytes have left. Nothing of a call has left if this hasn't changed since before it.
     pub(crate) fn writes(&self) -> u64 {
-        lock(&self.inner).writes
+        self.writes.load(Ordering::Acquire)
     }
 
     /// Lets nothing leave from now on: what [`Self::sent`] says afterwards stays true.
     pub(crate) fn seal(&self) {
-        lock(&self.inner).sealed = true;
+        self.sealed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a request has begun to leave and has not ended. To be asked under the lock: a write that is over by then
+    /// has left its traces there.
+    fn unfinished(&self, s: &Inner) -> bool {
+        s.partial.is_some() || self.half(s)
+    }
+
+    fn half(&self, s: &Inner) -> bool {
+        s.half || self.writing.load(Ordering::SeqCst)
+    }
+
+    /// What everything that is out may do.
+    fn effects(&self, s: &Inner) -> Effects {
+        let half = self.half(s).then_some(Effects::DOUBT);
+        let all = s.out.iter().map(|r| r.effects).chain(s.partial).chain(half);
+        all.fold(Effects::default(), Effects::then)
     }
 
     pub(super) fn has_news(&self) {
@@ -183,7 +219,7 @@ impl TapState {
     /// Whether a request is out, in whole or in part. A transaction that merely stands open is not busy.
     pub(crate) fn busy(&self) -> bool {
         let s = lock(&self.inner);
-        !s.out.is_empty() || s.unfinished() || self.undelivered.load(Ordering::Acquire)
+        !s.out.is_empty() || self.unfinished(&s) || self.undelivered.load(Ordering::Acquire)
     }
 
     /// The oldest request that is out, and since when nothing has come for it. While a COPY's data flows the server has
@@ -204,7 +240,7 @@ impl TapState {
         let s = lock(&self.inner);
         if !s.out.is_empty() || self.undelivered.load(Ordering::Acquire) {
             Sent::Complete
-        } else if s.unfinished() {
+        } else if self.unfinished(&s) {
             Sent::Partial
         } else {
             Sent::None
@@ -220,7 +256,7 @@ impl TapState {
     /// If nothing is out: whether what was answered last may have.
     pub(crate) fn may_commit(&self) -> bool {
         let s = lock(&self.inner);
-        let all = if s.out.is_empty() && !s.unfinished() { s.last } else { s.effects() };
+        let all = if s.out.is_empty() && !self.unfinished(&s) { s.last } else { self.effects(&s) };
         s.status == TxStatus::Idle || all.commits || all.goes_on
     }
 
@@ -244,7 +280,7 @@ impl TapState {
         let s = lock(&self.inner);
         // What the caller hasn't got is as good as out.
         let unheard = self.undelivered.load(Ordering::Acquire).then_some(s.last);
-        let all = unheard.unwrap_or_default().then(s.effects());
+        let all = unheard.unwrap_or_default().then(self.effects(&s));
         if !all.works {
             return true;
         }
@@ -257,7 +293,7 @@ impl TapState {
     /// Whether the open block was begun READ ONLY, and nothing that is out can write beside it.
     pub(crate) fn only_reads(&self) -> bool {
         let s = lock(&self.inner);
-        let all = s.effects();
+        let all = self.effects(&s);
         s.read_only_block && !all.goes_on && all.read_only != Some(false)
     }
 
@@ -340,19 +376,9 @@ fn on_off(v: &str) -> Option<bool> {
 }
 
 impl Inner {
-    fn effects(&self) -> Effects {
-        let half = (self.half || self.writing).then_some(Effects::DOUBT);
-        let all = self.out.iter().map(|r| r.effects).chain(self.partial).chain(half);
-        all.fold(Effects::default(), Effects::then)
-    }
-
     /// A backslash in a quoted text is a backslash.
     pub(super) fn conforming(&self) -> bool {
         self.parameters.get("standard_conforming_strings").is_some_and(|v| v == "on")
-    }
-
-    fn unfinished(&self) -> bool {
-        self.partial.is_some() || self.half || self.writing
     }
 
     /// Bytes of a request leave.

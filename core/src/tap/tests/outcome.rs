@@ -220,3 +220,43 @@ fn a_notice_with_a_dying_code_is_no_last_word_once_the_session_goes_on() {
     w.done("DO", b'I');
     assert_eq!((w.1.fatal(), w.1.status()), (None, TxStatus::Idle));
 }
+
+/// Tells what was known while the bytes went to the socket.
+struct Asking(Arc<std::sync::OnceLock<Arc<TapState>>>, Arc<std::sync::Mutex<Vec<(Sent, bool)>>>);
+
+impl AsyncRead for Asking {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+impl AsyncWrite for Asking {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let state = self.0.get().expect("set");
+        lock(&self.1).push((state.sent(), state.harmless()));
+        Poll::Ready(Ok(buf.len()))
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn whoever_asks_while_bytes_leave_does_not_hear_that_nothing_has_left() {
+    let (known, seen) = (Arc::default(), Arc::default());
+    let (mut tap, state) = Tap::new(Box::new(Asking(Arc::clone(&known), Arc::clone(&seen))), rules());
+    assert!(known.set(Arc::clone(&state)).is_ok());
+    tap.accepted(&startup());
+    tap.received(&welcome()).expect("fine");
+    tap.write_all(&query("INSERT INTO t VALUES (1)")).await.expect("taken");
+    assert_eq!(*lock(&seen), [(Sent::Partial, false)]);
+    tap.received(&[tag("INSERT 0 1"), ready(b'I')].concat()).expect("fine");
+    state.answer_read(false);
+    assert_eq!((state.sent(), state.busy()), (Sent::None, false), "it is over");
+    state.seal();
+    tap.write(&query("INSERT INTO t VALUES (2)")).await.expect_err("nothing may leave any more");
+    assert_eq!((state.sent(), state.busy(), lock(&seen).len()), (Sent::None, false, 1));
+}
