@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt};
 use pgfollow::{Class, Code, Connector};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_postgres::SimpleQueryMessage;
 
 /// What one server does now.
 struct Play {
@@ -23,6 +25,9 @@ struct Play {
     open: AtomicUsize,
     accepted: AtomicUsize,
 }
+
+/// Rows that a text STREAM is answered with, two each second.
+const STREAM: usize = 7;
 
 struct Server {
     address: SocketAddr,
@@ -135,6 +140,13 @@ async fn serve(mut s: TcpStream, port: u16, play: &Play) -> std::io::Result<()> 
             (status, tag) = (b'T', "BEGIN");
         } else if text.starts_with("ROLLBACK") {
             (status, tag) = (b'I', "ROLLBACK");
+        } else if text.starts_with("STREAM") {
+            for _ in 0..STREAM {
+                row(&mut out, &[Some("x".to_owned())]);
+                s.write_all(&out).await?;
+                out.clear();
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
         }
         play.texts.lock().expect("whole").push(text);
         message(&mut out, b'C', format!("{tag}\0").as_bytes());
@@ -290,5 +302,17 @@ async fn a_session_that_is_dropped_during_a_call_leaves_no_socket_behind() {
     drop(session);
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(server.play.open.load(Ordering::SeqCst), 0);
+    server.stop().await;
+}
+
+/// A stream of rows doesn't borrow its session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_still_flow_outlive_their_session() {
+    let server = Server::start(1).await;
+    let session = connector(&[&server], "monitor=off").connect().await.expect("a session");
+    let rows = session.simple_query_raw("STREAM").await.expect("sent");
+    drop(session);
+    let rows = rows.filter(|m| std::future::ready(matches!(m, Ok(SimpleQueryMessage::Row(_)) | Err(_))));
+    assert_eq!(rows.try_collect::<Vec<_>>().await.expect("all of them").len(), STREAM);
     server.stop().await;
 }

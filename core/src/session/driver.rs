@@ -26,8 +26,8 @@ use crate::tap::report::clean;
 /// Messages kept for [`crate::Session::messages`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
 
-/// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives it this long:
-/// tokio-postgres would wait for its answer for ever, and a frozen server gives none.
+/// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives the server this
+/// long to say something more: tokio-postgres would wait for its answer for ever, and a frozen server gives none.
 const PARTING: Duration = Duration::from_secs(2);
 
 /// What a server says unasked.
@@ -174,9 +174,14 @@ async fn drive(
         }
         if left {
             let end = parting.get_or_insert_with(|| Box::pin(clock::sleep_until(clock::now() + PARTING)));
-            if end.as_mut().poll(cx).is_ready() {
-                member.end(EndCause::Closed);
-                return Poll::Ready(());
+            while end.as_mut().poll(cx).is_ready() {
+                let until = member.tap.last_in() + PARTING;
+                if until <= clock::now() {
+                    member.end(EndCause::Closed);
+                    return Poll::Ready(());
+                }
+                // Its answer still flows: a stream of rows may outlive its session.
+                end.set(clock::sleep_until(until));
             }
         }
         loop {
