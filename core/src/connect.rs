@@ -36,7 +36,7 @@ pub(crate) struct Tools<'a> {
 
 impl Tools<'_> {
     /// Whether a session that is to write must not be on this host, writable or not.
-    fn forbidden(&self, host: HostId) -> Option<Failure> {
+    pub(crate) fn forbidden(&self, host: HostId) -> Option<Failure> {
         let Purpose::Caller(wanted @ (SessionAttrs::ReadWrite | SessionAttrs::Primary)) = self.purpose else {
             return None;
         };
