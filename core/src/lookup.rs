@@ -194,7 +194,7 @@ mod tests {
             let (done, handle) = (done.clone(), runtime.handle().clone());
             std::thread::spawn(move || {
                 let _in = handle.enter();
-                (0..20_000).for_each(turn);
+                (0..100_000).for_each(turn);
                 // Nobody listens once the test has failed.
                 let _ = done.send(());
             });
