@@ -7,6 +7,7 @@ export LAB_SKIPPED_TESTS
 trap 'rm -f "$LAB_SKIPPED_TESTS"' EXIT
 "${CARGO:-cargo}" test --workspace --no-fail-fast "$@"
 status=$?
+[ $status -eq 0 ] || printf '\nsome tests FAILED: see above\n'
 printf '\n%s skipped\n' "$(wc -l < "$LAB_SKIPPED_TESTS")"
 sort "$LAB_SKIPPED_TESTS" | sed 's/^/  /'
 exit $status

@@ -162,6 +162,12 @@ impl Connector {
         dial: Option<Arc<dyn Dial>>,
         seed: Option<u64>,
     ) -> Result<Self, Error> {
+        if config.hosts.len() > 1 && config.target_session_attrs.is_none() {
+            tracing::info!(
+                target: "pgfollow",
+                "target_session_attrs isn't set: any host will do, a standby too; a service that writes wants read-write"
+            );
+        }
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(
@@ -199,7 +205,8 @@ impl Connector {
     }
 
     /// One walk through the hosts: a session on the first that fits, or the error with every attempt. Each address is
-    /// bounded by `connect_timeout`. With one host in the string the wanted role is libpq's `any` unless given.
+    /// bounded by `connect_timeout`. The wanted role is libpq's `any` unless `target_session_attrs` says otherwise: a
+    /// standby will do, so a service that writes must ask for `read-write`.
     ///
     /// # Errors
     /// Permanent where no other try can help; else transient. [`Error::attempts`] has every attempt.
@@ -376,6 +383,8 @@ impl Connector {
         self.start();
         match self.inner.monitor.primary() {
             Some((_, true)) => Health::Ready,
+            // Until all hosts have been looked at, nothing is called fresh; but this one has answered a moment ago.
+            Some(_) if !self.inner.monitor.settled() => Health::Ready,
             Some((c, false)) => Health::Degraded(format!("{c} was primary, but has not answered lately")),
             None if self.inner.monitor.any(State::Unknown) => {
                 Health::Degraded("no host has answered yet".to_owned())

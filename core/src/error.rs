@@ -55,6 +55,8 @@ codes! {
     AuthenticationMethod = 42,
     /// The server reported an error (see the SQLSTATE).
     Server = 50,
+    /// The call itself doesn't fit: its parameters, the columns it reads, or the number of rows it expects.
+    WrongCall = 51,
     /// A host answered and isn't of the wanted role.
     WrongRole = 60,
     /// No host of the list could be used.
@@ -342,6 +344,12 @@ with! {
 }
 
 impl Error {
+    /// The same with another class, where the caller of a diagnosis knows more.
+    pub(crate) fn with_class(mut self, class: Class) -> Self {
+        self.0.class = class;
+        self
+    }
+
     /// A new error. The message names the parameter and the remedy, and never a secret.
     pub fn new(code: Code, class: Class, message: impl Into<String>) -> Self {
         Self(Box::new(Parts {

@@ -40,10 +40,18 @@ use member::{Leash, Member};
 /// let connector = pgfollow::Connector::new("postgresql://app@db-a,db-b/orders?target_session_attrs=read-write")?;
 /// let mut session = connector.connect().await?;
 /// let tx = session.transaction().await?;
-/// tx.execute("UPDATE stock SET n = n - 1 WHERE id = $1", &[&7_i32]).await?;
+/// let why = tx.why();
+/// tx.execute("UPDATE stock SET n = n - 1 WHERE id = $1", &[&7_i32]).await.map_err(|e| why.diagnose(e))?;
 /// tx.commit().await?; // an error if the server rolled back instead
 /// # Ok(()) }
 /// ```
+///
+/// A bare `?` on a call of tokio-postgres works too, but knows only the SQLSTATE: a lost connection is then always an
+/// unknown outcome, and the error names no host.
+///
+/// Drop a session that [`Self::is_usable`] calls unusable, and after an error that ended it: a call that is begun on an
+/// ended session can't be told from one that was cut, so it is an unknown outcome again ([`Self::transaction`] says that
+/// nothing was sent).
 pub struct Session {
     client: Client,
     member: Arc<Member>,
@@ -124,7 +132,8 @@ impl Session {
         self.member.ended().map(|e| e.cause.clone())
     }
 
-    /// Whether it may be used on: it lives, and nothing was seen that forbids writes on it.
+    /// Whether it may be used on: it lives, and it is still what it was opened as (a primary that now refuses writes
+    /// isn't; a standby always did).
     pub fn is_usable(&self) -> bool {
         self.member.ended().is_none() && !self.member.retired() && !self.client.is_closed()
     }

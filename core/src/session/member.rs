@@ -50,6 +50,17 @@ pub enum EndCause {
     Closed,
 }
 
+impl EndCause {
+    /// The number of an error that comes of it.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Verdict { code, .. } => *code,
+            Self::CallTimedOut => Code::CallTimedOut,
+            Self::Server { .. } | Self::Lost { .. } | Self::Closed => Code::ConnectionLost,
+        }
+    }
+}
+
 impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,7 +6,7 @@ use tokio_postgres::IsolationLevel;
 
 use super::why::Why;
 use crate::decide::classify::Signal;
-use crate::error::{Code, Error};
+use crate::error::{Class, Code, Error};
 
 /// A transaction; dereferences to tokio-postgres's. Dropped without a commit it rolls back.
 pub struct Transaction<'a> {
@@ -108,12 +108,18 @@ impl<'a> TransactionBuilder<'a> {
     /// Begins it.
     ///
     /// # Errors
-    /// What the server says to BEGIN, or the loss of the connection, with its class.
+    /// What the server says to BEGIN, or the loss of the connection: transient, for a BEGIN does nothing.
     pub async fn start(self) -> Result<Transaction<'a>, Error> {
         let Self { why, inner } = self;
+        if let Some(over) = why.over() {
+            return Err(over);
+        }
         match inner.start().await {
             Ok(inner) => Ok(Transaction { inner, why }),
-            Err(e) => Err(why.diagnose(e)),
+            Err(e) => {
+                let e = why.diagnose(e);
+                Err(if e.class() == Class::UnknownOutcome { e.with_class(Class::Transient) } else { e })
+            }
         }
     }
 }

@@ -27,12 +27,27 @@ impl Why {
         &self.member
     }
 
+    /// The error of whatever is begun now, if the session has ended already: nothing of it will leave.
+    pub(super) fn over(&self) -> Option<Error> {
+        let end = self.member.ended()?;
+        let message = format!("the session was over before this call: {}", end.cause);
+        let error = Error::new(end.cause.code(), Class::Transient, message);
+        Some(error.on_host(self.member.candidate.to_string()).with_sent(Sent::None))
+    }
+
     /// Adds to a driver's error what it doesn't tell: the host, how much of the request had left, the true cause where
     /// tokio-postgres has only "closed", and the class.
     pub fn diagnose(&self, e: tokio_postgres::Error) -> Error {
         let tap = &self.member.tap;
         let end = self.member.ended();
-        let (sent, status) = (tap.sent(), tap.status());
+        let (mut sent, mut status) = (tap.sent(), tap.status());
+        if e.as_db_error().is_some() {
+            // What was answered had left, and its ReadyForQuery may not be here yet: an error fails the open block.
+            sent = Sent::Complete;
+            if status == TxStatus::InTransaction {
+                status = TxStatus::Failed;
+            }
+        }
         let error = match e.as_db_error() {
             Some(db) => {
                 let state = SqlState::new(db.code().code()).unwrap_or_default();
@@ -49,12 +64,8 @@ impl Why {
             }
             None => match end.map(|e| &e.cause) {
                 Some(cause) => {
-                    let code = match cause {
-                        EndCause::Verdict { code, .. } => *code,
-                        EndCause::CallTimedOut => Code::CallTimedOut,
-                        _ => Code::ConnectionLost,
-                    };
-                    let error = Error::new(code, self.lost(), cause.to_string()).at_stage(Stage::Blocked);
+                    let error =
+                        Error::new(cause.code(), self.lost(), cause.to_string()).at_stage(Stage::Blocked);
                     match cause {
                         EndCause::Server { sqlstate, .. } => error.with_sqlstate(*sqlstate),
                         _ => error,
@@ -66,7 +77,7 @@ impl Why {
                 }
                 // Values that don't fit, wrong counts of parameters or rows: the call itself was wrong.
                 None => {
-                    Error::new(Code::Server, Class::Permanent, clean(&e.to_string())).at_stage(Stage::Work)
+                    Error::new(Code::WrongCall, Class::Permanent, clean(&e.to_string())).at_stage(Stage::Work)
                 }
             },
         };
@@ -175,8 +186,13 @@ fn severity(db: &tokio_postgres::error::DbError) -> Severity {
 }
 
 impl From<tokio_postgres::Error> for Error {
-    /// The class from the SQLSTATE alone; a bare "closed" is unknown. [`Why::diagnose`] knows more.
+    /// The class from the SQLSTATE alone; a bare "closed" is unknown. [`Why::diagnose`] knows more: the host, what had
+    /// left, the true cause, and whether a lost call can have done anything.
     fn from(e: tokio_postgres::Error) -> Self {
+        if wrong_call(&e) {
+            return Self::new(Code::WrongCall, Class::Permanent, clean(&e.to_string()))
+                .caused_by(Box::new(e));
+        }
         let state = e.as_db_error().and_then(|db| SqlState::new(db.code().code()));
         match state {
             Some(state) => {
@@ -184,12 +200,25 @@ impl From<tokio_postgres::Error> for Error {
                 // A pooler's lost connection may have carried a COMMIT: only the session's tap knows.
                 let unsure = meaning.ends_session || state.as_str().starts_with("08");
                 let class = if unsure { Class::UnknownOutcome } else { meaning.at_statement };
-                Self::new(Code::Server, class, clean(&e.to_string()))
-                    .with_sqlstate(state)
-                    .caused_by(Box::new(e))
+                let message = e.as_db_error().map_or_else(String::new, |db| clean(db.message()));
+                Self::new(Code::Server, class, message).with_sqlstate(state).caused_by(Box::new(e))
             }
             None => Self::new(Code::ConnectionLost, Class::UnknownOutcome, clean(&e.to_string()))
                 .caused_by(Box::new(e)),
         }
     }
+}
+
+/// Whether the driver found the call itself wrong. It doesn't tell its kind of error, only its words; whatever isn't
+/// known by them may have been a lost connection.
+fn wrong_call(e: &tokio_postgres::Error) -> bool {
+    const WORDS: [&str; 5] = [
+        "error serializing parameter",
+        "error deserializing column",
+        "invalid column",
+        "expected ",
+        "query returned an unexpected number of",
+    ];
+    let text = e.to_string();
+    e.as_db_error().is_none() && !e.is_closed() && WORDS.iter().any(|w| text.starts_with(w))
 }
