@@ -111,6 +111,11 @@ impl Node {
         self.data.join("standby.signal").exists()
     }
 
+    /// The `primary_conninfo` it was given last.
+    pub(super) fn follows(&self) -> Option<String> {
+        self.lock().changing.follow.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves a child handle and a few strings: both stay usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
