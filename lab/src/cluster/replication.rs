@@ -79,10 +79,15 @@ impl Cluster {
         self.nodes[index].wait_promoted().await
     }
 
-    /// Starts a node again: the cluster's primary as primary, any other as its standby.
+    /// Starts a node again: the cluster's primary as primary, any other as its standby. One that still runs is killed
+    /// first.
     pub async fn restart(&self, index: usize) -> Result<(), LabError> {
         if index == self.primary() {
-            return self.nodes[index].start().await;
+            let node = &self.nodes[index];
+            if node.postmaster_pid().is_some() {
+                node.kill().await?;
+            }
+            return node.start().await;
         }
         self.restart_as_standby(index, self.primary()).await
     }
