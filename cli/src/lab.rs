@@ -26,7 +26,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// stop NODE [fast|immediate|smart], kill, freeze, thaw, demote, undemote, promote, restart, start NODE,
 /// status [NODE]. A node is n1, n2, … or `primary`. End of input or Ctrl-C ends it all and leaves nothing behind.
 #[derive(clap::Args)]
-#[command(before_help = "Example: pgfollow lab --nodes 3 --json")]
+#[command(before_help = "Examples: pgfollow lab --nodes 3 --json\n          \
+                   pgfollow lab --exec -- bash -c 'psql \"$PGFOLLOW_LAB_CONNINFO\" -c \"select 1\"'")]
 pub(crate) struct LabArgs {
     #[command(flatten)]
     servers: ServerArgs,
@@ -51,7 +52,11 @@ pub(crate) async fn run(args: LabArgs) -> ExitCode {
     }
 }
 
-async fn try_run(args: LabArgs) -> Result<ExitCode, LabError> {
+async fn try_run(mut args: LabArgs) -> Result<ExitCode, LabError> {
+    // Whoever writes `--exec -- CMD` means that no option follows; here none could anyway.
+    if args.exec.len() > 1 && args.exec[0] == "--" {
+        args.exec.remove(0);
+    }
     let options = args.servers.cluster()?;
     if !args.exec.is_empty() {
         if !netns::is_rerun() {
@@ -133,8 +138,10 @@ fn reply_as_text(reply: &Value) -> String {
     }
     let one = |n: &Value| {
         let field = |k: &str| n[k].as_str().unwrap_or_default().to_owned();
-        let cut = if n["cut"] == Value::Bool(true) { ", cut off" } else { "" };
-        format!("{}: {} {}{cut}", field("node"), field("state"), field("role"))
+        let mark = |yes: bool, word| if yes { word } else { "" };
+        let read_only = mark(n["role"] == "primary" && n["read_only"] == true, ", read-only");
+        let cut = mark(n["cut"] == true, ", cut off");
+        format!("{}: {} {}{read_only}{cut}", field("node"), field("state"), field("role"))
     };
     match (reply["nodes"].as_array(), reply.get("node")) {
         (Some(all), _) => all.iter().map(one).collect::<Vec<_>>().join("\n"),

@@ -19,8 +19,8 @@ mod exit {
     pub(crate) const USAGE: u8 = 2;
     /// No session could be had, or no host is writable.
     pub(crate) const NO_SESSION: u8 = 3;
-    /// More than one server is writable.
-    pub(crate) const SEVERAL_WRITABLE: u8 = 4;
+    /// More than one server is writable, or one that a promotion elsewhere has replaced.
+    pub(crate) const UNSAFE_TO_WRITE: u8 = 4;
     /// The service was back later than the budget allows.
     pub(crate) const OVER_BUDGET: u8 = 5;
     /// Lost, doubled or misjudged writes.

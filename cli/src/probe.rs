@@ -30,7 +30,8 @@ const PINGS: usize = 3;
 #[derive(clap::Args)]
 #[command(before_help = "Example: pgfollow probe 'postgresql://app@db-a,db-b,db-c/orders'")]
 #[command(
-    after_help = "Exit codes: 0 one host is writable, 2 a string that can't be used, 3 none is, 4 more than one"
+    after_help = "Exit codes: 0 one host is writable, 2 a string that can't be used, 3 none is, 4 more than one, or \
+                  one that was replaced (a higher timeline exists elsewhere)"
 )]
 pub(crate) struct Args {
     /// A connection string (URI or keyword/value)
@@ -58,9 +59,9 @@ pub(crate) async fn run(args: &Args) -> ExitCode {
         if !args.watch || printed != ExitCode::SUCCESS {
             return match view.writable() {
                 _ if printed != ExitCode::SUCCESS => printed,
-                1 => printed,
                 0 => ExitCode::from(exit::NO_SESSION),
-                _ => ExitCode::from(exit::SEVERAL_WRITABLE),
+                _ if view.unsafe_to_write() => ExitCode::from(exit::UNSAFE_TO_WRITE),
+                _ => printed,
             };
         }
         tokio::time::sleep(EVERY).await;

@@ -198,7 +198,9 @@ impl Settings {
         }
         // Kubernetes injects variables named after services, so an unknown one is no error.
         for name in env.names("PGFOLLOW_") {
-            if name != HOSTS && !OPTIONS.iter().any(|r| r.variable == Some(name)) {
+            // What `pgfollow lab` tells the programs it runs.
+            let lab = name == "PGFOLLOW_LAB" || name.starts_with("PGFOLLOW_LAB_");
+            if !lab && name != HOSTS && !OPTIONS.iter().any(|r| r.variable == Some(name)) {
                 warnings.push(format!("the environment variable {name} is unknown and ignored"));
             }
         }

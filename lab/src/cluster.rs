@@ -111,8 +111,10 @@ pub struct Cluster {
     primary: AtomicUsize,
     binaries: Binaries,
     secrets: Secrets,
-    /// Waits for a standby of a new primary to make it synchronous again.
-    resync: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    /// What goes on after a promotion: standbys brought back, the primary made synchronous again.
+    after_promotion: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    /// Held while a node is turned into a standby, so that two don't do it at once.
+    rejoin: Arc<tokio::sync::Mutex<()>>,
     /// The nodes behind a black hole.
     cut: Mutex<BTreeSet<usize>>,
 }
@@ -196,7 +198,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if let Some(task) = self.resync.get_mut().ok().and_then(Option::take) {
+        for task in self.after_promotion.get_mut().map(std::mem::take).unwrap_or_default() {
             task.abort();
         }
         // The postmasters are our children, so we reap them; all else is the folder's Drop, which comes next.

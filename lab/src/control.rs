@@ -40,7 +40,8 @@ impl Control {
         let c = &self.cluster;
         let node = |n: &Arc<Node>| json!({"name": n.name(), "host": n.host().to_string(), "port": n.port()});
         json!({
-            "conninfo": c.conninfo(),
+            // As a service should use it: it wants the primary.
+            "conninfo": format!("{}?target_session_attrs=read-write", c.conninfo()),
             "user": c.user(),
             "password": c.password(),
             "database": c.database(),
@@ -122,8 +123,12 @@ impl Control {
             (true, true) => "frozen",
             (true, false) => "running",
         };
-        let role = if node.is_standby_by_files() { "standby" } else { "primary" };
-        json!({"node": node.name(), "state": state, "role": role, "cut": self.cluster.is_cut(index)})
+        let standby = node.is_standby_by_files();
+        let role = if standby { "standby" } else { "primary" };
+        json!({
+            "node": node.name(), "state": state, "role": role, "read_only": standby || node.is_demoted(),
+            "cut": self.cluster.is_cut(index),
+        })
     }
 
     /// Takes commands on a Unix socket until the future is dropped. Each caller's are carried out in order.

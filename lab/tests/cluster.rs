@@ -83,6 +83,53 @@ async fn acknowledged_writes_survive_two_failovers_on_18() -> Result {
     two_failovers(18).await
 }
 
+/// n3 gets some rows that n2 doesn't, and n2 is promoted.
+async fn standby_ahead(major: u32, rows: i32) -> Result {
+    let Some(binaries) = binaries(major) else { return Ok(()) };
+    let cluster = cluster(binaries, 3).await?;
+    app_session(&cluster, 0).await?.batch_execute("create table t (i int, filler text)").await?;
+    let second = cluster.node(1).session().await?;
+    // Its walreceiver ends. The file is mended before the promotion: a rewind would copy it to n3.
+    second.batch_execute("alter system set primary_conninfo = ''").await?;
+    second.batch_execute("select pg_reload_conf()").await?;
+    let receivers = || async {
+        let row = second.query_one("select count(*) from pg_stat_wal_receiver", &[]).await;
+        let n: i64 = row.map_err(|e| e.to_string())?.get(0);
+        if n == 0 { Ok(()) } else { Err("still receiving".to_owned()) }
+    };
+    pgfollow_lab::wait_for_async("n2 to be cut off", Duration::from_secs(20), receivers).await?;
+    second.batch_execute("alter system reset primary_conninfo").await?;
+    // Acknowledged by n3, which is the synchronous one now.
+    let sql = format!("insert into t select i, repeat('x', 1000) from generate_series(1, {rows}) i");
+    app_session(&cluster, 0).await?.batch_execute(&sql).await?;
+
+    cluster.node(0).kill().await?;
+    cluster.promote(1).await?;
+    app_session(&cluster, 1).await?.batch_execute("insert into t values (-1)").await?;
+    let follows = || async {
+        let third = app_session(&cluster, 2).await.map_err(|e| e.to_string())?;
+        let all = third.query("select i from t", &[]).await.map_err(|e| e.to_string())?;
+        if all.len() == 1 && all[0].get::<_, i32>(0) == -1 {
+            Ok(())
+        } else {
+            Err(format!("{} rows", all.len()))
+        }
+    };
+    pgfollow_lab::wait_for_async("n3 to follow n2", Duration::from_secs(60), follows).await?;
+    synchronous_again(&cluster, 1).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standby_that_received_more_than_the_promoted_one_comes_back_by_itself_on_15() -> Result {
+    standby_ahead(15, 1).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn standby_that_is_segments_ahead_of_the_promoted_one_comes_back_by_itself_on_18() -> Result {
+    standby_ahead(18, 4000).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_clusters_are_never_taken_for_one() -> Result {
     let Some(binaries) = any_binaries() else { return Ok(()) };

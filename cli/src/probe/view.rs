@@ -106,6 +106,26 @@ impl View {
         known.len() + unknown.len()
     }
 
+    /// Writable servers beside which a newer timeline of the same cluster is known, with that timeline: each was
+    /// replaced by a promotion that it knows nothing of, so what it takes will be thrown away.
+    fn superseded(&self) -> impl Iterator<Item = (&Found, u32, u32)> {
+        self.live().filter(|(_, l)| l.writable()).filter_map(|(f, l)| {
+            let own = l.timeline?;
+            // Timelines of two clusters say nothing about each other.
+            let related = |o: &Live| match (l.server, o.server) {
+                (Some((ours, _)), Some((theirs, _))) => ours == theirs,
+                _ => true,
+            };
+            let newest = self.live().filter(|(_, o)| related(o)).filter_map(|(_, o)| o.timeline).max()?;
+            (newest > own).then_some((f, own, newest))
+        })
+    }
+
+    /// Whether writing goes wrong although a host is writable: several are, or one that was replaced.
+    pub(super) fn unsafe_to_write(&self) -> bool {
+        self.writable() > 1 || self.superseded().next().is_some()
+    }
+
     /// How far a standby is behind the writable host, in bytes.
     fn lag(&self, l: &Live) -> Option<u64> {
         let head = self.live().filter(|(_, l)| l.writable()).filter_map(|(_, l)| l.position).max()?;
@@ -122,6 +142,13 @@ impl View {
                 "{n} servers are writable at the same time: a split brain, or two clusters in one list"
             )),
         }
+        all.extend(self.superseded().map(|(f, own, newest)| {
+            format!(
+                "{} is writable on timeline {own}, but timeline {newest} exists elsewhere: it was replaced by a \
+                 promotion, and what is written to it will be lost; stop it",
+                place(f)
+            )
+        }));
         if let [only] = &config.hosts[..] {
             let ttl = self.found.iter().filter_map(|f| f.ttl).max();
             let named = matches!(only, HostSpec::Tcp { host: Some(_), hostaddr: None, .. })
@@ -268,5 +295,46 @@ fn long(d: Duration) -> String {
     match d.as_secs() {
         s if s >= 120 => format!("{} min", s.div_ceil(60)),
         s => format!("{s} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(spec: usize, cluster: u64, timeline: u32, read_only: bool) -> Found {
+        let live = Live {
+            in_recovery: Some(false),
+            read_only: Some(read_only),
+            timeline: Some(timeline),
+            server: Some((cluster, i64::try_from(spec).unwrap())),
+            position: None,
+            version: None,
+            encrypted: false,
+            rtt: None,
+            connect: Duration::ZERO,
+        };
+        let (host, port) = (format!("n{spec}"), "5432".to_owned());
+        Found { spec, host, hostaddr: None, port, ttl: None, source: None, result: Ok(live) }
+    }
+
+    fn view(found: Vec<Found>) -> View {
+        View::new(&Config::parse("host=n0,n1 user=app target_session_attrs=read-write").unwrap(), found)
+    }
+
+    #[test]
+    fn only_writable_host_that_was_replaced_is_a_hazard_not_a_success() {
+        let stale = view(vec![found(0, 7, 1, false), found(1, 7, 2, true)]);
+        assert_eq!(stale.writable(), 1);
+        assert!(stale.unsafe_to_write());
+        assert!(stale.hazards[0].contains("timeline 2 exists elsewhere"), "{:?}", stale.hazards);
+        for fine in [
+            vec![found(0, 7, 2, false), found(1, 7, 1, true)],
+            vec![found(0, 7, 2, false), found(1, 7, 2, true)],
+            // Another cluster's.
+            vec![found(0, 7, 1, false), found(1, 8, 2, true)],
+        ] {
+            assert!(!view(fine).unsafe_to_write());
+        }
     }
 }

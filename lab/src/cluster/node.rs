@@ -111,6 +111,16 @@ impl Node {
         self.data.join("standby.signal").exists()
     }
 
+    /// Whether it was demoted in place ([`Node::demote`]), or would come up so.
+    pub fn is_demoted(&self) -> bool {
+        self.lock().changing.read_only
+    }
+
+    /// The `primary_conninfo` it was given last.
+    pub(super) fn follows(&self) -> Option<String> {
+        self.lock().changing.follow.clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves a child handle and a few strings: both stay usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -205,6 +215,11 @@ impl Node {
 
     /// Starts it again as what its files say, and waits until it accepts sessions.
     pub async fn start(&self) -> Result<(), LabError> {
+        // One that was told to stop ends by itself, and so does what a killed postmaster leaves.
+        if self.postmaster_pid().is_some() && self.pidfile_status().as_deref() != Some("stopping") {
+            let frozen = if self.is_frozen() { " (frozen)" } else { "" };
+            return Err(LabError::State(format!("{} is running already{frozen}", self.name())));
+        }
         wait_for(&format!("the end of {}", self.name()), PATIENCE, || !self.is_alive()).await?;
         self.launch()?;
         self.wait_ready().await
@@ -212,7 +227,7 @@ impl Node {
 
     /// Tells it to stop. Waits for its end, except after [`StopMode::Smart`], whose end is the clients' choice.
     pub async fn stop(&self, mode: StopMode) -> Result<(), LabError> {
-        let pid = self.running()?;
+        let pid = self.moving()?;
         let signal = match mode {
             StopMode::Smart => libc::SIGTERM,
             StopMode::Fast => libc::SIGINT,
@@ -252,7 +267,7 @@ impl Node {
 
     /// SIGSTOP to all its processes: sockets stay open, nobody answers.
     pub async fn freeze(&self) -> Result<(), LabError> {
-        let pid = self.running()?;
+        let pid = self.moving()?;
         // The postmaster first: after it nothing new is forked.
         self.signal(pid, libc::SIGSTOP)?;
         wait_for(&format!("{} to freeze", self.name()), PATIENCE, || {
@@ -276,11 +291,23 @@ impl Node {
     /// SIGCONT to all its processes.
     pub async fn thaw(&self) -> Result<(), LabError> {
         self.running()?;
+        if !self.is_frozen() {
+            return Err(LabError::State(format!("{} isn't frozen", self.name())));
+        }
         self.signal_all(libc::SIGCONT)
     }
 
     fn running(&self) -> Result<i32, LabError> {
         self.postmaster_pid().ok_or_else(|| LabError::State(format!("{} isn't running", self.name())))
+    }
+
+    /// Running and not frozen: it can heed what it is told.
+    fn moving(&self) -> Result<i32, LabError> {
+        let pid = self.running()?;
+        if is_stopped(pid) {
+            return Err(LabError::State(format!("{} is frozen: thaw it first", self.name())));
+        }
+        Ok(pid)
     }
 
     fn signal(&self, pid: i32, signal: i32) -> Result<(), LabError> {
@@ -309,7 +336,7 @@ impl Node {
     }
 
     async fn set_read_only(&self, yes: bool) -> Result<(), LabError> {
-        self.running()?;
+        self.moving()?;
         self.configure(|c| c.read_only = yes)?;
         let want = if yes { "on" } else { "off" };
         // The database's own: new sessions have the postmaster's value, others follow within the same reload.
@@ -324,7 +351,7 @@ impl Node {
 
     /// Tells a standby to promote itself, as `pg_ctl promote` does, without its process and its waiting.
     pub(super) fn trigger_promotion(&self) -> Result<(), LabError> {
-        let pid = self.running()?;
+        let pid = self.moving()?;
         Home::write(self.run_as, &self.data.join("promote"), "", 0o600)?;
         self.signal(pid, libc::SIGUSR1)
     }

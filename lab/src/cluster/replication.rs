@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::conf::Changing;
 use super::network::link_address;
-use super::{APP_DATABASE, Cluster, Node};
+use super::{APP_DATABASE, Cluster, Node, StopMode};
 use crate::LabError;
 use crate::process::{command, run};
 use crate::wait::{pause, poll};
@@ -42,19 +42,33 @@ impl Cluster {
     /// Promotes a standby and points the other standbys at it. Returns when it is out of recovery.
     ///
     /// It starts without a synchronous standby, so its first writes wait for nobody; as soon as one streams,
-    /// a synchronous cluster is synchronous again.
+    /// a synchronous cluster is synchronous again. A standby that had received more than the promoted one is
+    /// rewound, or else copied anew.
     pub async fn promote(&self, index: usize) -> Result<(), LabError> {
+        // What a rejoin has begun is done before its primary may change.
+        let _rejoin = self.rejoin.lock().await;
         let node = &self.nodes[index];
         self.trigger(index)?;
+        let mut followers = Vec::new();
         for (i, other) in self.nodes.iter().enumerate() {
             if i != index && other.is_standby_by_files() {
+                followers.push((Arc::clone(other), other.log().len()));
                 let follow = Some(other.follow_string(node));
                 other.configure(|c| c.follow = follow)?;
             }
         }
         self.primary.store(index, Ordering::Relaxed);
         node.wait_promoted().await?;
-        self.resync_later(index);
+        let mut tasks =
+            vec![tokio::spawn(watch_followers(Arc::clone(node), followers, Arc::clone(&self.rejoin)))];
+        let names = self.sync_names(index);
+        if !names.is_empty() {
+            tasks.push(tokio::spawn(resync(Arc::clone(node), names)));
+        }
+        let mut slot = self.after_promotion.lock().unwrap_or_else(PoisonError::into_inner);
+        for old in std::mem::replace(&mut *slot, tasks) {
+            old.abort();
+        }
         Ok(())
     }
 
@@ -65,10 +79,15 @@ impl Cluster {
         self.nodes[index].wait_promoted().await
     }
 
-    /// Starts a node again: the cluster's primary as primary, any other as its standby.
+    /// Starts a node again: the cluster's primary as primary, any other as its standby. One that still runs is killed
+    /// first.
     pub async fn restart(&self, index: usize) -> Result<(), LabError> {
         if index == self.primary() {
-            return self.nodes[index].start().await;
+            let node = &self.nodes[index];
+            if node.postmaster_pid().is_some() {
+                node.kill().await?;
+            }
+            return node.start().await;
         }
         self.restart_as_standby(index, self.primary()).await
     }
@@ -80,38 +99,12 @@ impl Cluster {
         if index == primary {
             return Err(LabError::State(format!("{} can't follow itself", node.name())));
         }
+        let _rejoin = self.rejoin.lock().await;
         if node.is_alive() {
             node.kill().await?;
         }
         let rewound = if node.is_standby_by_files() { Ok(()) } else { rewind(node, source).await };
-        let followed = match rewound {
-            Ok(()) => self.start_following(index, primary).await,
-            Err(e) => Err(e),
-        };
-        let Err(error) = followed else { return Ok(()) };
-        tracing::warn!(node = node.name(), %error, "copying the node anew");
-        if node.is_alive() {
-            node.kill().await?;
-        }
-        base_backup(node, source).await?;
-        self.start_following(index, primary).await
-    }
-
-    async fn start_following(&self, index: usize, primary: usize) -> Result<(), LabError> {
-        let (node, source) = (&self.nodes[index], &self.nodes[primary]);
-        node.mark_standby(true)?;
-        let follow = Some(node.follow_string(source));
-        node.configure(|c| *c = Changing { follow, ..Changing::default() })?;
-        node.start().await?;
-        let session = &source.session().await?;
-        let name = node.name();
-        let sql = "select exists (select from pg_stat_replication where state = 'streaming' and application_name = $1)";
-        let what = format!("{name} to stream");
-        poll(&what, Duration::from_secs(5), Duration::from_millis(10), || async move {
-            let row = session.query_one(sql, &[&name]).await.map_err(|e| e.to_string())?;
-            if row.get(0) { Ok(()) } else { Err(String::new()) }
-        })
-        .await
+        follow_or_copy(rewound, node, source).await
     }
 
     fn trigger(&self, index: usize) -> Result<(), LabError> {
@@ -121,18 +114,81 @@ impl Cluster {
         }
         node.trigger_promotion()
     }
+}
 
-    /// Makes that primary synchronous once a standby streams from it.
-    fn resync_later(&self, index: usize) {
-        let names = self.sync_names(index);
-        let mut slot = self.resync.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = slot.take() {
-            old.abort();
+/// Starts a node that was prepared as a standby; if either failed, copies it anew.
+async fn follow_or_copy(prepared: Result<(), LabError>, node: &Node, source: &Node) -> Result<(), LabError> {
+    let followed = match prepared {
+        Ok(()) => start_following(node, source).await,
+        Err(e) => Err(e),
+    };
+    let Err(error) = followed else { return Ok(()) };
+    // Without a source to copy from, what there is must stay.
+    source.session().await?;
+    tracing::warn!(node = node.name(), %error, "copying the node anew");
+    if node.is_alive() {
+        node.kill().await?;
+    }
+    base_backup(node, source).await?;
+    start_following(node, source).await
+}
+
+async fn start_following(node: &Node, source: &Node) -> Result<(), LabError> {
+    node.mark_standby(true)?;
+    let follow = Some(node.follow_string(source));
+    node.configure(|c| *c = Changing { follow, ..Changing::default() })?;
+    node.start().await?;
+    let session = &source.session().await?;
+    let name = node.name();
+    let sql =
+        "select exists (select from pg_stat_replication where state = 'streaming' and application_name = $1)";
+    let what = format!("{name} to stream");
+    poll(&what, Duration::from_secs(5), Duration::from_millis(10), || async move {
+        let row = session.query_one(sql, &[&name]).await.map_err(|e| e.to_string())?;
+        if row.get(0) { Ok(()) } else { Err(String::new()) }
+    })
+    .await
+}
+
+/// Brings back each standby that can't follow the new primary, for it had received more than that one when it was
+/// promoted. It would try for ever. Followers come with the length of their log before the promotion.
+async fn watch_followers(
+    primary: Arc<Node>,
+    mut followers: Vec<(Arc<Node>, usize)>,
+    rejoin: Arc<tokio::sync::Mutex<()>>,
+) {
+    // Ends with the next promotion or with the cluster: a node may be frozen now and thawed much later.
+    while !followers.is_empty() {
+        pause(SURE).await;
+        let Some(at) = followers.iter().position(|(node, from)| has_diverged(node, *from)) else { continue };
+        let (node, _) = followers.swap_remove(at);
+        let _busy = rejoin.lock().await;
+        // Somebody else's command may have come first.
+        let follows = node.follows().is_some_and(|f| f == node.follow_string(&primary));
+        if !follows || node.postmaster_pid().is_none() || !node.is_standby_by_files() {
+            continue;
         }
-        if !names.is_empty() {
-            *slot = Some(tokio::spawn(resync(Arc::clone(&self.nodes[index]), names)));
+        tracing::info!(node = node.name(), "ahead of the new primary: rewinding it");
+        // Stopped cleanly: pg_rewind would have to recover a killed one first, and can't as long as it is a standby.
+        let rewound = match node.stop(StopMode::Fast).await {
+            Ok(()) => rewind(&node, &primary).await,
+            Err(e) => Err(e),
+        };
+        if let Err(error) = follow_or_copy(rewound, &node, &primary).await {
+            tracing::warn!(node = node.name(), %error, "can't follow the new primary");
         }
     }
+}
+
+/// What a standby's log says, since that place, once it holds more of the old timeline than the new one was forked
+/// from: its own words, and those of the primary that refuses it.
+fn has_diverged(node: &Node, from: usize) -> bool {
+    let log = node.log();
+    let new = log.get(from..).unwrap_or_default();
+    !node.is_frozen()
+        && ["before current recovery point", "is not in this server's history"]
+            .iter()
+            .any(|w| new.contains(w))
 }
 
 async fn rewind(node: &Node, source: &Node) -> Result<(), LabError> {

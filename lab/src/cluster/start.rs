@@ -59,7 +59,8 @@ pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> 
         primary: AtomicUsize::new(0),
         binaries: options.binaries.clone(),
         secrets,
-        resync: Mutex::new(None),
+        after_promotion: Mutex::default(),
+        rejoin: Arc::default(),
         cut: Mutex::new(BTreeSet::new()),
     };
     cluster.make_data(&options).await?;
