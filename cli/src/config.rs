@@ -49,10 +49,16 @@ fn text(config: &Config) -> String {
         let source = h.password_source.map_or("–".to_owned(), |o| o.to_string());
         hosts.push(vec![name, h.hostaddr.unwrap_or_else(|| "–".to_owned()), port, source]);
     }
+    let has_password = config.passwords.iter().flatten().next().is_some();
     let mut options = vec![row(&["option", "value", "from"])];
     let (mut given, mut rest) = (Vec::new(), Vec::new());
     for o in config.effective() {
-        let value = o.value.filter(|v| !v.is_empty()).unwrap_or_else(|| "–".to_owned());
+        let value = match o.value {
+            Some(v) if !v.is_empty() => v,
+            // Set, and not shown: a secret. An empty password is none.
+            None if o.origin != Origin::Default && (o.name != "password" || has_password) => "***".to_owned(),
+            _ => "–".to_owned(),
+        };
         let cells = vec![o.name.to_owned(), value, o.origin.to_string()];
         match o.origin {
             Origin::Default => rest.push(cells),

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// A connection string (URI or keyword/value)
     conninfo: String,
     /// Wait that many seconds for a host that fits (default: one walk through the hosts)
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     wait: Option<f64>,
     /// Print JSON
     #[arg(long)]

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FAULT", default_value = "kill")]
     fault: Fault,
     /// The fault comes this many seconds after every worker has written
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = units::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "3", allow_hyphen_values = true, value_parser = units::seconds)]
     after: Duration,
     /// Your own cluster instead of one of the drill's: a connection string (the password is better off in PGPASSWORD
     /// or a password file). The drill creates the table pgfollow_drill there, and drops it at the end
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CMD", requires = "dsn")]
     trigger: Option<String>,
     /// How long to wait for another server to take writes once the trigger was started
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = units::seconds, requires = "dsn")]
+    #[arg(long, value_name = "SECONDS", default_value = "120", allow_hyphen_values = true, value_parser = units::seconds, requires = "dsn")]
     patience: Duration,
     /// Start the failover of your cluster without asking
     #[arg(long, requires = "dsn")]
@@ -67,20 +67,20 @@ pub(crate) struct Args {
     #[command(flatten)]
     servers: ServerArgs,
     /// Workers of each client, each with a session of its own
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=40))]
+    #[arg(long, default_value_t = 8, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=40))]
     workers: u16,
     /// Writes a second of each worker
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, default_value_t = 20, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rate: u16,
     /// What the first success through pgfollow may take once the new primary accepts writes [default: 250ms;
     /// 1500ms for split-brain, where it also bounds writes to the old primary]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = units::duration)]
     budget: Option<Duration>,
     /// Only pgfollow, no plain pool beside it
     #[arg(long)]
     no_plain: bool,
     /// How long to go on watching for the plain pool once pgfollow's client is back
-    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = units::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "20", allow_hyphen_values = true, value_parser = units::seconds)]
     plain_wait: Duration,
     /// Print JSON
     #[arg(long)]

@@ -7,7 +7,7 @@ use pgfollow_lab::{Binaries, BinaryOptions, ClusterOptions, LabError};
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
     /// How many nodes: one primary, the others standbys
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    #[arg(long, default_value_t = 3, allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub(crate) nodes: u8,
     /// Asynchronous replication (default: a commit waits for the first standby)
     #[arg(long = "async")]

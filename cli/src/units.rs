@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+/// What is no duration to wait for.
+const RANGE: &str = "out of range: 0s to a day (1440min)";
+
 /// `250ms`, `1.5s`, `2min`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if text.starts_with('-') && text[1..].starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return Err(RANGE.to_owned());
+    }
     let wrong = || format!("{text:?} is no duration: write a number and its unit, such as 250ms, 5s or 2min");
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
     let (number, unit) = text.split_at(at);
@@ -15,7 +21,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     // A day is more than any command waits for; it also keeps the sum with a clock's time in range.
-    Some(number * unit).filter(|s| *s <= 86_400.0).map(Duration::from_secs_f64).ok_or_else(wrong)
+    Some(number * unit)
+        .filter(|s| *s <= 86_400.0)
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| RANGE.to_owned())
 }
 
 /// The same; a bare number means seconds.
@@ -38,5 +47,8 @@ mod tests {
         assert_eq!(seconds("3"), Ok(Duration::from_secs(3)));
         assert_eq!(seconds("300ms"), Ok(Duration::from_millis(300)));
         assert!(seconds("soon").is_err());
+        for beyond in ["-1", "-0.5s", "-250ms", "86401"] {
+            assert_eq!(seconds(beyond), Err(RANGE.to_owned()), "{beyond}");
+        }
     }
 }

@@ -51,6 +51,19 @@ fn the_plain_string_has_neither_password_nor_own_options() {
 }
 
 #[test]
+fn a_set_password_does_not_look_like_an_unset_one() {
+    let shown = |conninfo| {
+        let (_, stdout, _) = run(&["config", conninfo]);
+        assert!(!stdout.contains("s3cret"), "{stdout}");
+        let row = stdout.lines().find(|l| l.starts_with("password ")).unwrap().to_owned();
+        row.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(shown("host=h1 password=s3cret"), "***");
+    assert_eq!(shown("host=h1"), "–");
+    assert_eq!(shown("host=h1 password=''"), "–");
+}
+
+#[test]
 fn a_table_into_a_pipe_has_no_colour() {
     let (_, stdout, _) = run(&["config", "host=h1"]);
     assert!(stdout.contains("h1") && !stdout.contains('\u{1b}'), "{stdout}");

@@ -67,6 +67,11 @@ fn unusable_strings_and_impossible_drills_are_usage_errors() {
         let (out, _, stderr) = run(&bad);
         assert_eq!(out.status.code(), Some(2), "{bad:?}: {stderr}");
     }
+    for bad in [["drill", "--after", "-1"], ["drill", "--budget", "-5ms"], ["drill", "--workers", "-1"]] {
+        let (out, _, stderr) = run(&bad);
+        assert_eq!(out.status.code(), Some(2), "{bad:?}: {stderr}");
+        assert!(stderr.contains("range") || stderr.contains("is not in 1..=40"), "{bad:?}: {stderr}");
+    }
     // A part of the drill, not a command: without its string it says so.
     let (out, _, stderr) = run(&["drill-client", "--client", "plain", "--workers", "1", "--rate", "1"]);
     assert_eq!(out.status.code(), Some(2));

@@ -21,8 +21,8 @@ use serde::Serialize;
 
 pub use builder::ConfigBuilder;
 pub use effective::{ConfiguredHost, EffectiveOption};
-pub(crate) use table::nearest;
 pub use table::{OPTIONS, OptionRow, Support, find, options_markdown};
+pub(crate) use table::{nearest, remedy};
 
 use crate::conninfo::{Environment, Origin, Settings};
 use crate::error::Error;

@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 pub use environment::Environment;
 
-use crate::config::{OPTIONS, find, nearest};
+use crate::config::{OPTIONS, find, nearest, remedy};
 use crate::error::{Class, Code, Error, Stage};
 
 /// Where a value came from, highest rank first.
@@ -96,10 +96,7 @@ impl Pairs {
             let place = if at == 0 { String::new() } else { format!(" at byte {at}") };
             return Err(invalid(match shown_keyword(keyword, self.last_is_secret()) {
                 Some(shown) => {
-                    format!(
-                        "unknown keyword {shown}{place}: the nearest known one is {:?}",
-                        nearest(keyword).0
-                    )
+                    format!("unknown keyword {shown}{place}: {}", remedy(keyword))
                 }
                 None => format!(
                     "unknown keyword{place}, not shown because it may be a piece of a password: quote a value with \

@@ -101,6 +101,8 @@ pub(crate) struct Promotion {
 
 /// The longest that a promoted node may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest until a standby follows a new primary. The lab may have to rewind it first, or to copy it anew.
+const REJOIN: Duration = Duration::from_secs(40);
 
 /// Makes the fault and all its promotions.
 pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promotion>, LabError> {
@@ -156,7 +158,7 @@ async fn follows(cluster: &Cluster, primary: usize, standby: usize) -> Result<()
     let sql =
         "select sync_state from pg_stat_replication where application_name = $1 and state = 'streaming'";
     let what = format!("{name} to follow the new primary");
-    wait_for_async(&what, PATIENCE, || async move {
+    wait_for_async(&what, REJOIN, || async move {
         let row = session.query_opt(sql, &[&name]).await.map_err(|e| e.to_string())?;
         match row.map(|r| r.get::<_, String>(0)) {
             Some(state) if state == "sync" || !sync => Ok(()),

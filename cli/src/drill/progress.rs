@@ -1,5 +1,6 @@
 //! What is going on, on standard error, on a terminal only.
 
+use std::borrow::Cow;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ impl Progress {
         Self(bar)
     }
 
-    pub(crate) fn stage(&self, what: &'static str) {
+    pub(crate) fn stage(&self, what: impl Into<Cow<'static, str>>) {
         self.0.set_prefix(what);
     }
 

@@ -115,6 +115,7 @@ pub(crate) async fn start_clients(
     })
     .await?;
     early_end?;
+    progress.stage(format!("the workload runs; after {:?} of it: {}", plan.after, plan.fault.told()));
     progress.count_while(&clients, tokio::time::sleep(plan.after)).await;
     Ok(clients)
 }

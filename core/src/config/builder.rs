@@ -1,7 +1,7 @@
 //! The builder: the same path as a string, with values set by code above it.
 
 use super::build::build;
-use super::{Config, Tuning, find, nearest};
+use super::{Config, Tuning, find, remedy};
 use crate::conninfo::{self, Environment, Origin, Settings, failed};
 use crate::error::{Code, Error};
 
@@ -68,11 +68,7 @@ impl ConfigBuilder {
         }
         for (keyword, value) in self.set {
             let row = find(&keyword).ok_or_else(|| {
-                let near = nearest(&keyword).0;
-                failed(
-                    Code::InvalidConninfo,
-                    format!("unknown keyword {keyword:?}: the nearest known one is {near:?}"),
-                )
+                failed(Code::InvalidConninfo, format!("unknown keyword {keyword:?}: {}", remedy(&keyword)))
             })?;
             if value.contains('\0') {
                 return Err(failed(

@@ -455,6 +455,15 @@ pub(crate) fn nearest(wrong: &str) -> (&'static str, usize) {
     distances.min_by_key(|d| d.1).unwrap_or(("host", usize::MAX))
 }
 
+/// What a message about a wrong keyword adds: the one that was probably meant, or where all are. A word of which more
+/// than a third would have to change was hardly meant to be another.
+pub(crate) fn remedy(wrong: &str) -> String {
+    match nearest(wrong) {
+        (name, edits) if edits <= (wrong.len() / 3).max(1) => format!("the nearest known one is {name:?}"),
+        _ => "no known one is like it (docs/options.md lists all)".to_owned(),
+    }
+}
+
 /// Edit distance with swaps of neighbours (optimal string alignment): `hots` is one edit from `host`.
 fn edits(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
@@ -519,6 +528,21 @@ mod tests {
         assert_eq!(nearest("SSLMODE"), ("sslmode", 0));
         assert_eq!(nearest("pool_max_con"), ("pool_max_conns", 2));
         assert_eq!(nearest("target_sesion_atrs").0, "target_session_attrs");
+        for (wrong, meant) in [
+            ("hots", "host"),
+            ("prot", "port"),
+            ("pasword", "password"),
+            ("target_sesion_atrs", "target_session_attrs"),
+        ] {
+            assert!(remedy(wrong).ends_with(&format!("{meant:?}")), "{wrong}: {}", remedy(wrong));
+        }
+    }
+
+    #[test]
+    fn a_word_like_no_keyword_sends_nobody_to_a_wrong_one() {
+        for wrong in ["foo", "x", "nonsense", "retries"] {
+            assert!(remedy(wrong).starts_with("no known one"), "{wrong}: {}", remedy(wrong));
+        }
     }
 
     #[test]

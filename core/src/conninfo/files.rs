@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::{Origin, Settings, failed, invalid, shown_keyword};
-use crate::config::{find, nearest};
+use crate::config::{find, remedy};
 use crate::conninfo::Environment;
 use crate::error::{Code, Error};
 
@@ -100,9 +100,8 @@ fn section(text: &str, service: &str, path: &Path, settings: &mut Settings) -> R
             Some(row) => settings.add_below(row.name, value, Origin::ServiceFile),
             None => {
                 let which = shown_keyword(name.trim_end(), false).unwrap_or_default();
-                let near = nearest(name).0;
-                let message =
-                    format!("unknown keyword {which}: the nearest is {near:?} (no blank before the \"=\")");
+                let remedy = remedy(name.trim_end());
+                let message = format!("unknown keyword {which}: {remedy} (no blank before the \"=\")");
                 return problem(Code::InvalidConninfo, message);
             }
         }
