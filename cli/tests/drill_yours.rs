@@ -1,30 +1,21 @@
-#![expect(clippy::print_stderr, reason = "words for people")]
 //! `pgfollow drill --dsn … --trigger …` against real clusters that are not the drill's own.
 
 use std::path::PathBuf;
 use std::process::Output;
 use std::time::Duration;
 
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, wait_for};
+use pgfollow_lab::{Cluster, ClusterOptions, servers, wait_for};
 use serde_json::Value;
 use tokio::process::Command;
 
 async fn cluster(nodes: usize) -> Option<Cluster> {
-    match Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")) {
-        Ok(binaries) => {
-            let mut options = ClusterOptions::new(binaries);
-            options.nodes = nodes;
-            let cluster = Cluster::start(options).await.unwrap();
-            // Only a session's own user can create the drill's table.
-            let grant = format!("grant create on schema public to {}", cluster.user());
-            cluster.node(0).session().await.unwrap().batch_execute(&grant).await.unwrap();
-            Some(cluster)
-        }
-        Err(e) => {
-            eprintln!("SKIPPED: {e}");
-            None
-        }
-    }
+    let mut options = ClusterOptions::new(servers()?);
+    options.nodes = nodes;
+    let cluster = Cluster::start(options).await.unwrap();
+    // Only a session's own user can create the drill's table.
+    let grant = format!("grant create on schema public to {}", cluster.user());
+    cluster.node(0).session().await.unwrap().batch_execute(&grant).await.unwrap();
+    Some(cluster)
 }
 
 fn drill(dsn: &str, trigger: &str, more: &[&str]) -> Command {

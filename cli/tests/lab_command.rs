@@ -4,14 +4,8 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions};
+use pgfollow_lab::{Cluster, ClusterOptions, servers};
 use serde_json::Value;
-
-fn binaries() -> Option<Binaries> {
-    Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}"))
-        .map_err(|e| eprintln!("SKIPPED: {e}"))
-        .ok()
-}
 
 fn pgfollow(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pgfollow"));
@@ -40,7 +34,7 @@ fn told(more: &[&str], lines: &[&str]) -> (String, Vec<String>) {
 
 #[test]
 fn commands_that_make_no_sense_now_are_refused_at_once_with_the_reason() {
-    if binaries().is_none() {
+    if servers().is_none() {
         return;
     }
     let script = [
@@ -66,7 +60,7 @@ fn commands_that_make_no_sense_now_are_refused_at_once_with_the_reason() {
 
 #[test]
 fn demoted_primary_is_told_from_a_standby_and_from_a_writable_one() {
-    if binaries().is_none() {
+    if servers().is_none() {
         return;
     }
     let (_, replies) = told(&[], &["status n1", "demote n1", "status n2", "undemote n1"]);
@@ -81,7 +75,7 @@ fn demoted_primary_is_told_from_a_standby_and_from_a_writable_one() {
 
 #[test]
 fn program_under_exec_may_follow_a_double_dash_and_hears_no_warning_of_the_labs_variables() {
-    if binaries().is_none() {
+    if servers().is_none() {
         return;
     }
     let script = r#""$0" probe --json "$PGFOLLOW_LAB_CONNINFO""#;
@@ -101,7 +95,7 @@ fn program_under_exec_may_follow_a_double_dash_and_hears_no_warning_of_the_labs_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_that_finds_only_a_replaced_primary_writable_is_no_success() {
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     (options.nodes, options.sync) = (2, false);
     let cluster = Cluster::start(options).await.unwrap();

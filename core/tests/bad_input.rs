@@ -1,10 +1,6 @@
 //! What people get wrong: each mistake gives one error, within its time, that names the parameter, lists every attempt,
 //! says what to do, and has no password in it.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "tests against real servers: real time, and words for people"
-)]
+#![expect(clippy::disallowed_methods, reason = "tests against real servers: real time, and words for people")]
 
 mod support;
 
@@ -14,7 +10,7 @@ use std::time::{Duration, Instant};
 use pgfollow::{Class, Code, Connector, Environment, Error};
 use pgfollow_lab::dns::{DnsServer, Kind, Reply};
 use pgfollow_lab::wire::{BlackHole, Options, WireServer, canned, closed_port};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, skipped};
+use pgfollow_lab::{Cluster, ClusterOptions, servers, skipped};
 use support::TempFile;
 
 const SECRET: &str = "s3cret";
@@ -276,8 +272,7 @@ async fn what_listens_there_and_is_no_postgresql_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_real_server_refuses_is_told_with_the_parameter_and_the_remedy() {
-    let found = Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}"));
-    let Ok(binaries) = found.map_err(skipped) else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     options.nodes = 2;
     let cluster = Cluster::start(options).await.expect("a cluster");

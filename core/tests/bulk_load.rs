@@ -18,20 +18,10 @@ use pgfollow::dial::TcpDial;
 use pgfollow::host::Address;
 use pgfollow::net::{BoxFuture, Dial, Socket, SocketControl, SocketOptions};
 use pgfollow::{Connector, Session};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, netns};
+use pgfollow_lab::{Cluster, ClusterOptions, LabError, netns, servers};
 
 /// How long the lock is held: longer than any limit below.
 const LOCKED: Duration = Duration::from_secs(15);
-
-fn binaries() -> Option<Binaries> {
-    match Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")) {
-        Ok(b) => Some(b),
-        Err(e) => {
-            eprintln!("SKIPPED: {e}");
-            None
-        }
-    }
-}
 
 /// Dials as ever, and remembers how to ask each socket for its options.
 #[derive(Default)]
@@ -132,7 +122,7 @@ impl Load {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bulk_load_behind_a_lock_outlives_tcp_user_timeout_and_gets_it_back() {
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     options.nodes = 1;
     let cluster = Cluster::start(options).await.unwrap();
@@ -165,7 +155,7 @@ async fn a_bulk_load_behind_a_lock_outlives_tcp_user_timeout_and_gets_it_back() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bulk_load_whose_host_vanishes_while_it_waits_for_a_lock_ends() {
     // Found outside: inside there is no network to fetch them from.
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     if !netns::is_rerun() {
         let me = ["--exact", "a_bulk_load_whose_host_vanishes_while_it_waits_for_a_lock_ends", "--nocapture"];
         match netns::rerun(me.map(Into::into).to_vec()).await {
@@ -198,7 +188,7 @@ async fn a_bulk_load_whose_host_vanishes_while_it_waits_for_a_lock_ends() {
 /// The server answers a COPY once, though tokio-postgres sends two Syncs for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_has_copied_and_idles_makes_nobody_suspect_its_host() {
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     options.nodes = 1;
     let cluster = Cluster::start(options).await.expect("a cluster");

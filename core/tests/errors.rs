@@ -1,19 +1,13 @@
-#![expect(
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "a test against a real server, and words for people"
-)]
+#![expect(clippy::disallowed_methods, reason = "a test against a real server, and words for people")]
 //! What a call's error says: whose fault it was, what had left, and whether it may have been done.
 
 use std::time::Duration;
 
 use pgfollow::{Class, Code, Connector, Error, Sent, Session, TxStatus};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, skipped};
+use pgfollow_lab::{Cluster, ClusterOptions, servers};
 
 async fn session() -> Option<(Cluster, Connector, Session)> {
-    let binaries =
-        Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")).map_err(skipped).ok()?;
-    let mut options = ClusterOptions::new(binaries);
+    let mut options = ClusterOptions::new(servers()?);
     (options.nodes, options.sync) = (1, false);
     let cluster = Cluster::start(options).await.unwrap();
     let connector = Connector::new(&cluster.conninfo()).unwrap();

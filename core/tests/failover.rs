@@ -8,15 +8,11 @@
 use std::time::{Duration, Instant};
 
 use pgfollow::{Class, Connector};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, Prober, monotonic_ns, skipped};
-
-fn binaries() -> Option<Binaries> {
-    Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")).map_err(skipped).ok()
-}
+use pgfollow_lab::{Cluster, ClusterOptions, Prober, monotonic_ns, servers};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_write_on_a_frozen_primary_returns_and_the_next_lands_on_the_new_one() {
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let cluster = Cluster::start(ClusterOptions::new(binaries)).await.unwrap();
     let url = format!("{}?target_session_attrs=read-write", cluster.conninfo());
     let connector = Connector::new(&url).unwrap();
@@ -57,7 +53,7 @@ async fn a_blocked_write_on_a_frozen_primary_returns_and_the_next_lands_on_the_n
 /// Logging in to a server that was just promoted means queueing with everybody else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_waits_for_a_promotion_gets_a_session_that_was_opened_before_it() {
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let cluster = Cluster::start(ClusterOptions::new(binaries)).await.unwrap();
     let url = format!("{}?target_session_attrs=read-write", cluster.conninfo());
     let connector = Connector::new(&url).unwrap();

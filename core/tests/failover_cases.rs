@@ -19,7 +19,6 @@ mod workload;
 
 use std::time::Duration;
 
-use pgfollow_lab::{Binaries, BinaryOptions};
 use serde_json::Value;
 
 /// Longer than anything here takes on a busy machine.
@@ -34,15 +33,4 @@ fn case(id: &str) -> Value {
 /// A bound of a case, in seconds.
 fn seconds(v: &Value) -> Duration {
     Duration::from_secs_f64(v.as_f64().unwrap_or_else(|| panic!("{v} is no number of seconds")))
-}
-
-/// `None` (said aloud) without servers on this machine.
-fn binaries() -> Option<Binaries> {
-    match Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")) {
-        Ok(b) => Some(b),
-        Err(e) => {
-            eprintln!("SKIPPED: {e}");
-            None
-        }
-    }
 }

@@ -1,10 +1,6 @@
 //! Servers that aren't a stock PostgreSQL 15 with SCRAM: a pooler in front, other logins, an old version. Default
 //! settings log in there and work, and nothing is taken for a failover.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::print_stderr,
-    reason = "tests against real servers: real time, and words for people"
-)]
+#![expect(clippy::disallowed_methods, reason = "tests against real servers: real time, and words for people")]
 
 mod support;
 
@@ -13,7 +9,7 @@ use std::time::{Duration, Instant};
 use pgfollow::decide::topology::{State, TopologyEvent};
 use pgfollow::{Code, Connector, Event, EventKind, Session};
 use pgfollow_lab::wire::{Options, Role, Seen, canned};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, LabError, PoolMode, StopMode, skipped};
+use pgfollow_lab::{Cluster, ClusterOptions, LabError, PoolMode, StopMode, servers, skipped};
 use support::hosts::{Hosts, Kind, Place};
 use tokio::sync::broadcast::Receiver;
 
@@ -22,12 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Two full rounds of whatever the monitor does every few seconds.
 const A_WHILE: Duration = Duration::from_secs(10);
 
-fn binaries() -> Option<Binaries> {
-    Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")).map_err(skipped).ok()
-}
-
 async fn one_node(change: impl FnOnce(&mut ClusterOptions)) -> Option<Cluster> {
-    let mut options = ClusterOptions::new(binaries()?);
+    let mut options = ClusterOptions::new(servers()?);
     options.nodes = 1;
     change(&mut options);
     Some(Cluster::start(options).await.expect("a cluster"))

@@ -18,7 +18,7 @@ use pgfollow::net::{BoxFuture, Dial, Socket, SocketOptions};
 use pgfollow::{Address, Connector};
 use pgfollow_lab::dns::{DnsServer, ZoneScript};
 use pgfollow_lab::wire::BlackHole;
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, StopMode, skipped};
+use pgfollow_lab::{Cluster, ClusterOptions, StopMode, servers, skipped};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -74,8 +74,7 @@ struct Scene {
 
 /// `None`: there is no server to be had, and the test counts as skipped.
 async fn scene(id: &str, places: &[(&'static str, IpAddr)], nodes: usize) -> Option<Scene> {
-    let found = Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}"));
-    let mut options = ClusterOptions::new(found.map_err(skipped).ok()?);
+    let mut options = ClusterOptions::new(servers()?);
     options.nodes = nodes;
     let cluster = Cluster::start(options).await.expect("a cluster");
     let admin = cluster.node(0).session().await.expect("the lab's session");

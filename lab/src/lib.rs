@@ -31,7 +31,7 @@ pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, PoolMode, Pooler, St
 pub use control::Control;
 pub use error::LabError;
 pub use prober::Prober;
-pub use skip::skipped;
+pub use skip::{servers, skipped};
 pub use sys::{monotonic_ns, send_signal};
 pub use wait::{wait_for, wait_for_async};
 

@@ -4,8 +4,17 @@ use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
+use crate::binaries::{Binaries, BinaryOptions};
+
 /// Names the file that gathers what was skipped; `tests/run.sh` sets it, and prints the file when all is done.
 const FILE: &str = "LAB_SKIPPED_TESTS";
+
+/// PostgreSQL's binaries for the calling test; `None` where there are none, and then the test counts as skipped.
+pub fn servers() -> Option<Binaries> {
+    Binaries::find(&BinaryOptions::default(), &mut |line| drop(writeln!(io::stderr(), "{line}")))
+        .map_err(skipped)
+        .ok()
+}
 
 /// Says that the calling test is skipped, and why. Call it on the test's own thread and return.
 ///

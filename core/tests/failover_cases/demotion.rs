@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use pgfollow::Connector;
-use pgfollow_lab::{Cluster, ClusterOptions, Node, wait_for};
+use pgfollow_lab::{Cluster, ClusterOptions, Node, servers, wait_for};
 
 use super::proxy::Proxy;
 use super::workload::Workload;
-use super::{PATIENCE, binaries, case, seconds};
+use super::{PATIENCE, case, seconds};
 
 fn at(node: &Node) -> SocketAddr {
     (node.host(), node.port()).into()
@@ -18,7 +18,7 @@ fn at(node: &Node) -> SocketAddr {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_survive_a_demotion_refuse_one_write_each_and_are_left() {
     let case = case("fo-h04");
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     options.sync = false;
     let trust = |what| format!("host {what} all 127.0.0.0/8 trust\n");

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use pgfollow::decide::topology::TopologyEvent;
 use pgfollow::{Class, Connector, EventKind, Stage};
-use pgfollow_lab::{Binaries, Cluster, ClusterOptions, LabError, netns, wait_for};
+use pgfollow_lab::{Binaries, Cluster, ClusterOptions, LabError, netns, servers, wait_for};
 
 use super::workload::Workload;
-use super::{PATIENCE, binaries, case, seconds};
+use super::{PATIENCE, case, seconds};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_black_hole_ends_every_wait_and_writes_go_to_the_promoted_one() {
     // Found outside: inside there is no network to fetch them from.
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     if netns::is_rerun() {
         netns::set_up().unwrap();
         return black_hole(binaries).await;
@@ -75,7 +75,7 @@ async fn black_hole(binaries: Binaries) {
 async fn a_frozen_server_holds_no_call_beyond_its_deadline_and_a_write_is_unknown() {
     let case = case("fo-h02");
     let (expect, settings) = (&case["expect"], &case["input"]["settings"]);
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     (options.nodes, options.sync) = (2, false);
     let cluster = Cluster::start(options).await.unwrap();

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use pgfollow::{Class, Connector};
-use pgfollow_lab::{Cluster, ClusterOptions, StopMode};
+use pgfollow_lab::{Cluster, ClusterOptions, StopMode, servers};
 
 use super::workload::Workload;
-use super::{binaries, case, seconds};
+use super::{case, seconds};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_switchover_costs_no_row_and_leaves_nobody_behind() {
     let case = case("fo-h03");
     let expect = &case["expect"];
-    let Some(binaries) = binaries() else { return };
+    let Some(binaries) = servers() else { return };
     let mut options = ClusterOptions::new(binaries);
     options.nodes = 2;
     let cluster = Cluster::start(options).await.unwrap();

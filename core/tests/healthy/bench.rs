@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pgfollow::decide::topology::{ProbeState, TopologyEvent};
 use pgfollow::{Connector, Error, EventKind, Session};
-use pgfollow_lab::{Binaries, BinaryOptions, Cluster, ClusterOptions, wait_for_async};
+use pgfollow_lab::{Cluster, ClusterOptions, servers, wait_for_async};
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
@@ -89,14 +89,7 @@ impl Bench {
 
 /// Starts a primary and a standby; `None` (said aloud) without servers on this machine.
 pub(crate) async fn cluster() -> Option<Cluster> {
-    let binaries = match Binaries::find(&BinaryOptions::default(), &mut |line| eprintln!("{line}")) {
-        Ok(b) => b,
-        Err(e) => {
-            eprintln!("SKIPPED: {e}");
-            return None;
-        }
-    };
-    let mut options = ClusterOptions::new(binaries);
+    let mut options = ClusterOptions::new(servers()?);
     options.nodes = 2;
     options.sync = false;
     Some(Cluster::start(options).await.expect("a cluster"))
