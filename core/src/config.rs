@@ -96,6 +96,13 @@ keyword_enum! {
     }
 }
 
+impl SessionAttrs {
+    /// Whether only the primary will do: of that role there is one host.
+    pub(crate) fn needs_primary(self) -> bool {
+        matches!(self, Self::ReadWrite | Self::Primary)
+    }
+}
+
 keyword_enum! {
     /// `sslmode` (libpq manual, "SSL Support").
     SslMode {

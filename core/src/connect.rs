@@ -13,7 +13,6 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::clock::{self, Deadline, Moment};
-use crate::config::SessionAttrs;
 use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
 use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
@@ -37,9 +36,10 @@ pub(crate) struct Tools<'a> {
 impl Tools<'_> {
     /// Whether a session that is to write must not be on this host, writable or not.
     pub(crate) fn forbidden(&self, host: HostId) -> Option<Failure> {
-        let Purpose::Caller(wanted @ (SessionAttrs::ReadWrite | SessionAttrs::Primary)) = self.purpose else {
+        let Purpose::Caller(wanted) = self.purpose else { return None };
+        if !wanted.needs_primary() {
             return None;
-        };
+        }
         self.monitor.superseded(host).map(|seen| Failure::WrongRole { wanted, seen })
     }
 }

@@ -232,7 +232,6 @@ impl Connector {
         // The monitor asks every host many times a second while it searches. Walking the list beside it would only
         // load hosts that are busy being promoted.
         if self.searching(attrs) {
-            self.inner.spares.start(&self.inner.monitor);
             self.until_fits(attrs, &mut changes, Deadline::after(self.jittered(PAUSE_MAX)).min(deadline))
                 .await;
         }
@@ -255,11 +254,7 @@ impl Connector {
             if deadline.passed(now) {
                 return Err(connect::too_late(e, patience));
             }
-            let searching = self.searching(attrs);
-            if searching {
-                self.inner.spares.start(&self.inner.monitor);
-            }
-            let wait = if searching { PAUSE_MAX } else { pause };
+            let wait = if self.searching(attrs) { PAUSE_MAX } else { pause };
             pause = pause.mul_f64(1.6).min(PAUSE_MAX);
             let again = Deadline::after(self.jittered(wait)).min(deadline);
             self.until_fits(attrs, &mut changes, again).await;
@@ -272,7 +267,7 @@ impl Connector {
 
     /// Whether the monitor is looking for the only host that would do.
     fn searching(&self, attrs: SessionAttrs) -> bool {
-        matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary)
+        attrs.needs_primary()
             && self.inner.config.monitor != MonitorMode::Off
             && self.inner.monitor.settled()
             && self.inner.monitor.snapshot().cluster.search_since.is_some()
@@ -280,6 +275,9 @@ impl Connector {
 
     /// Waits until the topology knows a host that fits, at most until then.
     async fn until_fits(&self, attrs: SessionAttrs, changes: &mut Receiver<u64>, until: Deadline) {
+        if self.searching(attrs) {
+            self.inner.spares.start(&self.inner.monitor);
+        }
         loop {
             changes.mark_unchanged();
             if self.fits(attrs) || until.bound(changes.changed()).await.is_err() {
@@ -290,8 +288,7 @@ impl Connector {
 
     /// Whether the topology knows, freshly, a host of a role that only one host has.
     fn fits(&self, attrs: SessionAttrs) -> bool {
-        matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary)
-            && self.inner.monitor.primary().is_some_and(|(_, fresh)| fresh)
+        attrs.needs_primary() && self.inner.monitor.primary().is_some_and(|(_, fresh)| fresh)
     }
 
     /// The process's first write session asks every host. Those that are wanted meanwhile wait for what is seen then;
@@ -309,14 +306,14 @@ impl Connector {
     /// How long a session that is to write waits for all hosts, as long as nothing is known of them.
     fn first_write(&self, attrs: SessionAttrs) -> Option<Duration> {
         let Inner { config, monitor, .. } = &*self.inner;
-        let writes = matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary);
+        let writes = attrs.needs_primary();
         let wanted = writes && config.monitor != MonitorMode::Off && config.hosts.len() > 1;
         (wanted && !monitor.settled()).then_some(config.tuning.first_write_wait)
     }
 
     async fn walk(&self, attrs: SessionAttrs, deadline: Deadline) -> Result<Session, Error> {
         let Inner { config, opener, look_up, monitor, .. } = &*self.inner;
-        let writes = matches!(attrs, SessionAttrs::ReadWrite | SessionAttrs::Primary);
+        let writes = attrs.needs_primary();
         let tuning = &config.tuning;
         let options = Options {
             walk: config.host_walk,

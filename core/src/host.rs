@@ -84,6 +84,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+impl Address {
+    /// Whether it is a Unix socket: nothing of it crosses a network.
+    pub fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

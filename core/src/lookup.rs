@@ -30,9 +30,7 @@ pub(crate) struct LookUp {
 
 impl LookUp {
     pub(crate) fn new(config: &Config, resolver: Arc<dyn Resolve>, seed: u64) -> Self {
-        let places =
-            config.hosts.iter().map(|h| place::of(&numbered(h), &config.local_socket_dir)).enumerate();
-        let named = places.filter_map(|(spec, place)| match place {
+        let named = places(config).filter_map(|(spec, place)| match place {
             Place::Name(name, port) => Some((spec, name, port)),
             Place::Known(_) | Place::Bad(_) => None,
         });
@@ -138,10 +136,14 @@ impl LookUp {
     }
 }
 
+/// Where each entry of the host list leads.
+fn places(config: &Config) -> impl Iterator<Item = (usize, Place)> {
+    config.hosts.iter().map(|h| place::of(&numbered(h), &config.local_socket_dir)).enumerate()
+}
+
 /// The entries that need no look-up.
 pub(crate) fn fixed(config: &Config) -> Vec<Candidate> {
-    let places = config.hosts.iter().map(|h| place::of(&numbered(h), &config.local_socket_dir)).enumerate();
-    let known = places.filter_map(|(spec, place)| match place {
+    let known = places(config).filter_map(|(spec, place)| match place {
         Place::Known(address) => Some(Candidate { spec, name: config.hosts[spec].label().into(), address }),
         Place::Name(..) | Place::Bad(_) => None,
     });

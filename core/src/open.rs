@@ -273,7 +273,7 @@ impl Opener {
             application_name: if caller { &c.application_name } else { role::MONITOR_NAME },
             require_auth: c.require_auth.as_deref(),
             channel_binding: c.channel_binding,
-            unix: matches!(to.address, Address::Unix(_)),
+            unix: to.address.is_unix(),
         }
     }
 }

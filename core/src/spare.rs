@@ -16,7 +16,7 @@ use crate::clock::{self, Deadline};
 use crate::config::{Endpoint, SessionAttrs};
 use crate::decide::topology::State;
 use crate::decide::walk::TlsTry;
-use crate::host::{Address, HostId};
+use crate::host::HostId;
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::open::{Opened, Opener, Progress, Purpose};
@@ -100,7 +100,7 @@ fn candidates(monitor: &Monitor) -> Vec<HostId> {
 async fn open(monitor: &Arc<Monitor>, host: HostId, spares: &Weak<Spares>) {
     let Some(to) = monitor.candidate(host) else { return };
     let opener: &Opener = &monitor.opener;
-    let tls = TlsTry::first(opener.sslmode(), matches!(to.address, Address::Unix(_)));
+    let tls = TlsTry::first(opener.sslmode(), to.address.is_unix());
     let place = (host, monitor.generation(host));
     let gate = monitor.gate(host);
     let login = async {

@@ -16,7 +16,7 @@ use crate::decide::accept::Question;
 use crate::decide::topology::{ConnectKind, EndCause, Input, TermRow};
 use crate::decide::walk::{self, Next, TlsTry};
 use crate::failure::{Failed, Failure};
-use crate::host::{Address, Candidate, HostId};
+use crate::host::{Candidate, HostId};
 use crate::lock;
 use crate::open::{Opened, Progress, Purpose};
 use crate::role;
@@ -114,7 +114,7 @@ async fn opened(
     connect: Duration,
     login: Duration,
 ) -> Result<(Opened, TermRow, Duration), Failed> {
-    let local = matches!(to.address, Address::Unix(_));
+    let local = to.address.is_unix();
     let mut tls = TlsTry::first(m.config.tls.sslmode, local);
     // The socket and the whole have each their bound; a second try (prefer, allow) shares the second one.
     let until = Deadline::after(connect + login);

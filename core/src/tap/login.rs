@@ -173,10 +173,10 @@ fn warn_md5() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn rules() -> Rules {
+    pub(in crate::tap) fn rules() -> Rules {
         Rules {
             require_auth: None,
             channel_binding: ChannelBinding::Prefer,

@@ -11,17 +11,8 @@ mod bytes;
 mod outcome;
 mod splits;
 
+use super::login::tests::rules;
 use bytes::*;
-
-fn rules() -> Rules {
-    Rules {
-        require_auth: None,
-        channel_binding: ChannelBinding::Prefer,
-        encrypted: false,
-        private: false,
-        can_bind: false,
-    }
-}
 
 /// Both directions of a session, without a stream.
 struct Session {

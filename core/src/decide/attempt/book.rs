@@ -128,7 +128,7 @@ impl Book {
 
     /// Dials an address for the first time.
     pub(super) fn dial(&mut self, candidate: Candidate, now: Moment) -> DialId {
-        let local = matches!(candidate.address, Address::Unix(_));
+        let local = candidate.address.is_unix();
         let tls = TlsTry::first(self.options.sslmode, local);
         let deadline = self.options.connect_timeout.map_or(Moment::NEVER, |d| now + d);
         self.open(candidate, tls, deadline, now)
@@ -184,7 +184,7 @@ impl Book {
     ) -> Step {
         let Dial { candidate, tls, started, .. } = self.get(dial);
         let (candidate, tried, took) = (candidate.clone(), *tls, now - *started);
-        let local = matches!(candidate.address, Address::Unix(_));
+        let local = candidate.address.is_unix();
         let cx = Context { tried, encrypted, local, healthy_lately, ..self.context() };
         let step = walk::step(failed, &cx);
         let identity = matches!(failed.failure, Failure::TlsIdentity(_));
