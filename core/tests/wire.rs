@@ -9,17 +9,15 @@ mod support;
 use std::time::Duration;
 
 use pgfollow::net::BoxFuture;
-use pgfollow::{Class, EndCause, Error, Session, clock};
+use pgfollow::{Class, Connector, EndCause, Error, Session, clock};
 use pgfollow_lab::wire::{Identity, Options, Own, Received, Role, Script, Seen, canned};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::api::{self, Stagger};
 use support::hosts::{Hosts, Kind, Place};
 
 /// Bounds of the cases are tight for an idle machine; several dozen run side by side here.
 const SLACK: Duration = Duration::from_millis(400);
 
-/// A case that is checked as far as sessions go; the rest of it waits for the pool.
-const WITHOUT_POOL: &str = "wi-h20";
 /// Checked by `wire_memory.rs`, in a process of its own.
 const MEMORY: &str = "rss_growth_max_mib";
 
@@ -35,12 +33,30 @@ fn script_of(v: &Value) -> Result<Kind, String> {
     })
 }
 
+/// Whether the case's caller lends a session that has been idle.
+fn borrows(case: &Value) -> bool {
+    case["input"]["client"].as_array().is_some_and(|steps| steps.iter().any(|s| s[0] == "borrow"))
+}
+
+fn shutting_down() -> Value {
+    let error = json!(["error", "FATAL", "57P03", "the database system is shutting down"]);
+    json!([["startup"], ["send", [error]], ["fin"]])
+}
+
 /// The case's hosts, in the order of their names' first places.
 fn hosts_of(case: &Value) -> Result<Vec<(String, Vec<Place>)>, String> {
     let mut hosts: Vec<(String, Vec<Place>)> = Vec::new();
     for (label, script) in case["input"]["servers"].as_object().ok_or("no servers")? {
         let name = label.split('/').next().unwrap_or(label).to_owned();
-        let place = Place { label: label.clone(), kind: script_of(script)? };
+        let mut kind = script_of(script)?;
+        if let Kind::Scripts(scripts) = &mut kind
+            && script.to_string().contains("57P01")
+            && borrows(case)
+        {
+            // A server that ended its sessions like this takes no new ones.
+            scripts.push(Script::from_json(&shutting_down()).map_err(|e| e.to_string())?);
+        }
+        let place = Place { label: label.clone(), kind };
         match hosts.iter_mut().find(|(n, _)| *n == name) {
             Some((_, places)) => places.push(place),
             None => hosts.push((name, vec![place])),
@@ -67,6 +83,7 @@ struct Done {
 struct Run<'a> {
     case: &'a Value,
     hosts: Hosts,
+    connector: Option<Connector>,
     session: Result<Session, Error>,
     took: Duration,
 }
@@ -115,11 +132,13 @@ async fn run_case(case: Value, walk: &str, own: Own, expect: Value) -> Result<()
     }
     let conninfo = format!("{conninfo} port={} host_walk={walk}", hosts.port);
     // Where the first host's word must count, a hiccup of the machine must not give the second a start.
-    let first_counts =
-        expect["to"] == "h1" || ["not_tried", "reconnects"].iter().any(|k| expect.get(k).is_some());
+    let first_counts = expect["to"] == "h1"
+        || borrows(&case)
+        || ["not_tried", "reconnects"].iter().any(|k| expect.get(k).is_some());
     let stagger = if first_counts { Stagger::Long } else { Stagger::Default };
     let outcome = api::connect(&conninfo, &hosts.names, stagger).await?;
-    let mut run = Run { case: &case, hosts, session: outcome.result, took: outcome.took };
+    let api::Outcome { connector, result: session, took } = outcome;
+    let mut run = Run { case: &case, hosts, connector, session, took };
     let result = check(&mut run, &expect).await;
     let Run { hosts, session, .. } = run;
     drop(session);
@@ -133,7 +152,7 @@ async fn check(run: &mut Run<'_>, expect: &Value) -> Result<(), String> {
     let result = text("result").ok_or("no result expected")?;
     // The calls come first: what they did is judged below.
     let done = match run.case["input"]["client"].is_array() {
-        true => Some(calls(run, result).await?),
+        true => Some(calls(run).await?),
         false => None,
     };
     match (result, &done) {
@@ -168,12 +187,7 @@ async fn check(run: &mut Run<'_>, expect: &Value) -> Result<(), String> {
         ("the session ends by itself", Some(done)) => {
             done.result.as_ref().map_err(|e| format!("{e}"))?;
         }
-        ("borrow after 1 s gets h2", Some(_)) => {
-            let session = run.session.as_ref().map_err(ToString::to_string)?;
-            if session.is_usable() || session.ended().is_none() {
-                return Err("the session on h1 still passes for usable after its dying words".to_owned());
-            }
-        }
+        ("borrow after 1 s gets h2", Some(_)) => run.connected_to_any(&["h2"])?,
         (other, _) => return Err(format!("an unknown result: {other}")),
     }
     let error = match &done {
@@ -263,7 +277,10 @@ fn check_one(
             let got = if key == "sni" { &tls.sni } else { &tls.alpn };
             if got.as_deref() == value.as_str() { Ok(()) } else { fail(format!("{got:?}")) }
         }
-        "caller_sees_error" => Ok(()), // wi-h20: the caller's borrow comes with the pool
+        "caller_sees_error" => match error {
+            Some(e) if value == false => fail(e.to_string()),
+            _ => Ok(()),
+        },
         "ended_by" => {
             let ended = run.session.as_ref().ok().and_then(Session::ended).ok_or("it lives")?;
             let by = match &ended {
@@ -315,18 +332,17 @@ fn must_not(run: &Run<'_>, what: &str) -> Result<(), String> {
 }
 
 /// Carries out the case's calls on its session.
-async fn calls(run: &mut Run<'_>, result: &str) -> Result<Done, String> {
+async fn calls(run: &mut Run<'_>) -> Result<Done, String> {
     let steps = run.case["input"]["client"].as_array().cloned().ok_or("no calls")?;
+    if borrows(run.case) {
+        return borrow(run, &steps).await;
+    }
     let session = run.session.as_mut().map_err(|e| format!("no session: {e}"))?;
     let began = clock::now();
     let limit = steps.iter().find(|s| s[0] == "within").and_then(|s| s[1].as_f64());
     let limit = Duration::from_secs_f64(limit.unwrap_or(10.0));
     let in_block = steps.iter().any(|s| s[0] == "begin");
-    let result = if result.starts_with("borrow") {
-        // Without a pool: the session has to know by itself that it is dead, nobody having touched it.
-        clock::sleep_until(clock::now() + Duration::from_secs(1)).await;
-        Ok(())
-    } else if in_block {
+    let result = if in_block {
         block(session, &steps, limit).await
     } else {
         let mut result = Ok(());
@@ -355,6 +371,32 @@ async fn calls(run: &mut Run<'_>, result: &str) -> Result<Done, String> {
         result
     };
     Ok(Done { result, took: clock::now() - began })
+}
+
+/// A caller who keeps its session while it says that it is usable, and else asks for another: it has to know by itself
+/// that it died, nobody having touched it.
+async fn borrow(run: &mut Run<'_>, steps: &[Value]) -> Result<Done, String> {
+    run.connected_to_any(&["h1"])?;
+    let connector = run.connector.clone().ok_or("no connector")?;
+    let mut result = Ok(());
+    for step in steps {
+        let session = run.session.as_ref().map_err(|e| format!("no session: {e}"))?;
+        match step[0].as_str() {
+            Some("pool-fill") => {}
+            Some("sleep") => {
+                let pause = Duration::from_secs_f64(step[1].as_f64().unwrap_or(1.0));
+                clock::sleep_until(clock::now() + pause).await;
+            }
+            Some("borrow") if session.is_usable() => {}
+            Some("borrow") => run.session = connector.connect().await,
+            Some("query") => {
+                let text = step[1].as_str().unwrap_or_default();
+                result = session.within(Duration::from_secs(10), session.simple_query(text)).await.map(drop);
+            }
+            _ => return Err(format!("an unknown call: {step}")),
+        }
+    }
+    Ok(Done { result, took: Duration::ZERO })
 }
 
 fn insert(text: &str) -> String {
@@ -396,7 +438,6 @@ async fn run_all(cases: Vec<(Value, &'static str, Value)>) {
 async fn servers_as_reported_from_the_field_meet_what_is_expected() {
     let cases = support::vectors("wire/hand.jsonl");
     assert_eq!(cases.len(), 25);
-    assert!(cases.iter().any(|c| c["id"] == WITHOUT_POOL));
     run_all(cases.into_iter().map(|c| (c.clone(), "follow", c["expect"].clone())).collect()).await;
 }
 

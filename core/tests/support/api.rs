@@ -62,6 +62,8 @@ pub(crate) fn connector(
 
 /// How a connect went and how long it took, the making of the connector included.
 pub(crate) struct Outcome {
+    /// Unless the string was refused.
+    pub(crate) connector: Option<Connector>,
     pub(crate) result: Result<Session, Error>,
     pub(crate) took: Duration,
 }
@@ -78,9 +80,9 @@ pub(crate) async fn connect(
     let began = clock::now();
     let connector = match connector(conninfo, names, stagger) {
         Ok(c) => c,
-        Err(e) => return Ok(Outcome { result: Err(e), took: clock::now() - began }),
+        Err(e) => return Ok(Outcome { connector: None, result: Err(e), took: clock::now() - began }),
     };
     let result = tokio::time::timeout(HANG, connector.connect()).await;
     let result = result.map_err(|_| format!("connect() hangs: still there after {HANG:?}"))?;
-    Ok(Outcome { result, took: clock::now() - began })
+    Ok(Outcome { connector: Some(connector), result, took: clock::now() - began })
 }
