@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -148,40 +148,18 @@ async fn drive(
     inbox: &Messages,
     watcher: &Weak<Monitor>,
 ) {
-    let mut cut = std::pin::pin!(member.cut());
-    let mut waiter: Option<Waker> = None;
     let mut parting = None;
     poll_fn(|cx| {
-        // Once the waiter is registered, the end itself says as much as another poll, which would take a lock.
-        let registered = waiter.as_ref().is_some_and(|w| w.will_wake(cx.waker()));
-        if registered && member.ended().is_some() {
+        // Before the look, so that an end decided in between rings.
+        member.bell.register(cx.waker());
+        if member.ended().is_some() {
             return Poll::Ready(());
         }
-        let left = member.left();
-        let parts = left && parting.is_none();
-        if !registered || parts {
-            if registered {
-                // The bell has rung for the parting; from now on it is to ring for the end.
-                cut.set(member.cut());
-            }
-            while cut.as_mut().poll(cx).is_ready() {
-                if member.ended().is_some() {
-                    return Poll::Ready(());
-                }
-                cut.set(member.cut());
-            }
-            waiter = Some(cx.waker().clone());
-        }
-        if left {
-            let end = parting.get_or_insert_with(|| Box::pin(clock::sleep_until(clock::now() + PARTING)));
-            while end.as_mut().poll(cx).is_ready() {
-                let until = member.tap.last_in() + PARTING;
-                if until <= clock::now() {
-                    member.end(EndCause::Closed);
-                    return Poll::Ready(());
-                }
-                // Its answer still flows: a stream of rows may outlive its session.
-                end.set(clock::sleep_until(until));
+        if member.left() {
+            let silence = parting.get_or_insert_with(|| Box::pin(silence(Arc::clone(member))));
+            if silence.as_mut().poll(cx).is_ready() {
+                member.end(EndCause::Closed);
+                return Poll::Ready(());
             }
         }
         loop {
@@ -210,6 +188,15 @@ async fn drive(
         }
     })
     .await;
+}
+
+/// Until the server has said nothing for [`PARTING`]. Its answer may flow on: a stream of rows may outlive its session.
+async fn silence(member: Arc<Member>) {
+    let mut until = clock::now() + PARTING;
+    while clock::now() < until {
+        clock::sleep_until(until).await;
+        until = member.tap.last_in() + PARTING;
+    }
 }
 
 fn readable(m: AsyncMessage) -> Option<Message> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use futures_util::task::AtomicWaker;
 
 use crate::clock::{self, Moment};
 use crate::decide::patience::{Patience, Seen};
@@ -98,7 +98,8 @@ pub(crate) struct Member {
     retired: AtomicBool,
     limit: Option<Limit>,
     end: OnceLock<End>,
-    cut: Notify,
+    /// Wakes the driver: the end is decided, or the owner has let go.
+    pub(crate) bell: AtomicWaker,
     /// Its owner has let go of it.
     left: AtomicBool,
 }
@@ -128,7 +129,7 @@ impl Leash {
 impl Drop for Leash {
     fn drop(&mut self) {
         self.0.left.store(true, Ordering::Release);
-        self.0.cut.notify_one();
+        self.0.bell.wake();
     }
 }
 
@@ -152,7 +153,7 @@ impl Member {
             retired: AtomicBool::new(false),
             limit,
             end: OnceLock::new(),
-            cut: Notify::new(),
+            bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
         }
     }
@@ -204,7 +205,7 @@ impl Member {
     pub(crate) fn end(&self, cause: EndCause) {
         // The cause is there before anyone can see the end.
         let _ = self.end.set(End { cause, at: clock::now() });
-        self.cut.notify_one();
+        self.bell.wake();
     }
 
     /// The end, once it has come.
@@ -215,10 +216,5 @@ impl Member {
     /// Whether the session's owner has let go of it.
     pub(crate) fn left(&self) -> bool {
         self.left.load(Ordering::Acquire)
-    }
-
-    /// Resolves when [`Self::end`] was called, or the owner has let go. For the driver task alone.
-    pub(crate) async fn cut(&self) {
-        self.cut.notified().await;
     }
 }
