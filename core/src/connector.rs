@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
 use crate::connect::{self, Tools};
 use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
+use crate::decide::pace::Price;
 use crate::decide::topology::{Input, Snapshot, State};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
@@ -25,6 +26,7 @@ use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
+use crate::pool::{Pool, PoolOptions};
 use crate::resolve::Resolver;
 use crate::session::Session;
 use crate::spare::Spares;
@@ -33,6 +35,8 @@ use crate::spare::Spares;
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause between two walks: an answer of the topology ends any pause at once.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A plain connect whose turn wouldn't come within this is refused.
+const TURN: Duration = Duration::from_secs(30);
 
 /// Whether a service should call itself ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,9 +226,18 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
+        self.connect_as(self.attrs(), patience, &mut |_| {}).await
+    }
+
+    /// [`Self::connect_within`] for a role of the caller's; `failed` hears of every walk that led nowhere.
+    pub(crate) async fn connect_as(
+        &self,
+        attrs: SessionAttrs,
+        patience: Duration,
+        failed: &mut (dyn FnMut(&Error) + Send),
+    ) -> Result<Session, Error> {
         self.start();
         let deadline = Deadline::after(patience);
-        let attrs = self.attrs();
         self.inner.monitor.wanted(true);
         let _done = Wanted(Arc::clone(&self.inner.monitor));
         let mut changes = self.inner.monitor.changes();
@@ -242,13 +255,15 @@ impl Connector {
                 Ok(s) => return Ok(s),
                 Err(e) => e,
             };
+            failed(&e);
             let now = clock::now();
             if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
                 // A walk that was cut off says nothing; the one before it does.
                 let attempts = [whole.attempts(), e.attempts()].concat();
                 return Err(connect::too_late(whole.with_attempts(attempts), patience));
             }
-            if e.class() != Class::Transient || e.code() == Code::DeadlinePassed {
+            let over = matches!(e.code(), Code::DeadlinePassed | Code::Overloaded);
+            if e.class() != Class::Transient || over {
                 return Err(e);
             }
             if deadline.passed(now) {
@@ -265,8 +280,31 @@ impl Connector {
         }
     }
 
+    /// A pool of sessions by the connection string's options (`pool_max_conns`, …).
+    ///
+    /// ```
+    /// # fn f() -> Result<(), pgfollow::Error> {
+    /// let connector = pgfollow::Connector::new("host=db-a,db-b dbname=orders user=app pool_max_conns=20")?;
+    /// let writes = connector.pool();
+    /// let reads = connector.pool_with(|o| o.attrs(pgfollow::SessionAttrs::PreferStandby))?;
+    /// # let _ = (writes, reads); Ok(()) }
+    /// # f().unwrap();
+    /// ```
+    pub fn pool(&self) -> Pool {
+        self.pool_with(|o| o).expect("the configuration's own options were checked when it was built")
+    }
+
+    /// A pool whose options differ from the connection string's.
+    ///
+    /// # Errors
+    /// Options that contradict each other.
+    pub fn pool_with(&self, change: impl FnOnce(PoolOptions) -> PoolOptions) -> Result<Pool, Error> {
+        let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
+        Pool::new(self.clone(), change(PoolOptions::of(&self.inner.config)), seed)
+    }
+
     /// Whether the monitor is looking for the only host that would do.
-    fn searching(&self, attrs: SessionAttrs) -> bool {
+    pub(crate) fn searching(&self, attrs: SessionAttrs) -> bool {
         attrs.needs_primary()
             && self.inner.config.monitor != MonitorMode::Off
             && self.inner.monitor.settled()
@@ -315,6 +353,20 @@ impl Connector {
         let Inner { config, opener, look_up, monitor, .. } = &*self.inner;
         let writes = attrs.needs_primary();
         let tuning = &config.tuning;
+        let known = || monitor.primary().filter(|(_, fresh)| writes && *fresh).map(|(c, _)| c);
+        if let Some(host) = known().map(|c| monitor.place(&c).0)
+            && let Some(opened) = self.inner.spares.take(host, attrs, monitor, deadline).await
+        {
+            monitor.opened(&opened);
+            // Its own answer can be what shows that another one is right.
+            if monitor.forbidden(host, attrs).is_none() {
+                return Ok(Session::new(connect::Arrived::ahead(opened), Arc::clone(opener)));
+            }
+        }
+        monitor.pace.admit(deadline.left(clock::now()).unwrap_or(TURN))?;
+        let host = known().map(|c| monitor.place(&c).0);
+        let turn = deadline.bound(monitor.pace.turn(host, Price::Token)).await;
+        let turn = turn.map_err(|clock::Elapsed| connect::never_began())?;
         let options = Options {
             walk: config.host_walk,
             sslmode: config.tls.sslmode,
@@ -324,7 +376,7 @@ impl Connector {
             stagger: tuning.stagger,
             stagger_min: tuning.stagger_min,
             fastest_rtt: monitor.fastest_rtt(),
-            prefer: monitor.primary().filter(|(_, fresh)| writes && *fresh).map(|(c, _)| c),
+            prefer: known(),
             first_write: self.first_write(attrs),
             local_dir: config.local_socket_dir.clone(),
         };
@@ -334,16 +386,8 @@ impl Connector {
             monitor,
             purpose: Purpose::Caller(attrs),
             seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
+            turn: Mutex::new(Some(turn)),
         };
-        if let Some(host) = options.prefer.as_ref().map(|c| monitor.place(c).0)
-            && let Some(opened) = self.inner.spares.take(host, attrs, monitor, deadline).await
-        {
-            monitor.opened(&opened);
-            // Its own answer can be what shows that another one is right.
-            if tools.forbidden(host).is_none() {
-                return Ok(Session::new(connect::Arrived::ahead(opened), Arc::clone(opener)));
-            }
-        }
         let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
         Ok(Session::new(arrived, Arc::clone(opener)))
     }

@@ -58,6 +58,8 @@ mod handshake;
 mod lookup;
 mod monitor;
 mod open;
+mod pace;
+mod pool;
 mod role;
 mod session;
 mod spare;
@@ -87,6 +89,7 @@ pub use decide::topology::{HostSnapshot, Snapshot, State, TermRow, TopologyEvent
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use event::{Event, EventKind};
 pub use host::{Address, Candidate, HostId, HostSpec};
+pub use pool::{Pool, PoolOptions, PoolSession, PoolStats};
 pub use resolve::Resolver;
 pub use session::{EndCause, Message, Session, Transaction, TransactionBuilder, Why};
 pub use tokio_postgres;

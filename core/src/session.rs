@@ -83,6 +83,10 @@ impl Session {
         }
     }
 
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
     /// Where it landed: the configured name and the address.
     pub fn candidate(&self) -> &Candidate {
         &self.member.candidate
