@@ -71,3 +71,52 @@ async fn a_transaction_on_a_session_that_is_over_sends_nothing_and_says_so() {
     assert_eq!((e.class(), e.sent()), (Class::Transient, Some(Sent::None)), "{e}");
     assert!(e.to_string().contains("over before this call"), "{e}");
 }
+
+/// The statement's commit goes to another server, which does it and loses the connection before it can say so.
+#[tokio::test]
+async fn a_write_whose_foreign_server_is_lost_at_its_commit_is_unknown() {
+    let Some((cluster, _connector, s)) = session().await else { return };
+    s.batch_execute("CREATE TABLE t (n int)").await.unwrap();
+    let admin = cluster.node(0).session().await.unwrap();
+    let install = format!(
+        "CREATE EXTENSION postgres_fdw; GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO {}",
+        cluster.user()
+    );
+    if let Err(e) = admin.batch_execute(&install).await {
+        pgfollow_lab::skipped(format!("no postgres_fdw: {e:?}"));
+        return;
+    }
+    let (node, password) = (cluster.node(0), cluster.password());
+    s.batch_execute(&format!(
+        "CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{}', port '{}', dbname '{}'); \
+         CREATE USER MAPPING FOR CURRENT_USER SERVER far OPTIONS (user '{}', password '{password}'); \
+         CREATE FOREIGN TABLE f (n int) SERVER far OPTIONS (table_name 't')",
+        node.host(),
+        node.port(),
+        cluster.database(),
+        cluster.user(),
+    ))
+    .await
+    .unwrap();
+    // A commit is done, and then waits for a standby that never comes.
+    s.batch_execute("SET synchronous_commit = local").await.unwrap();
+    admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", &[]).await.unwrap();
+    admin.execute("SELECT pg_reload_conf()", &[]).await.unwrap();
+    let cut = async {
+        let sql =
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        for _ in 0..1_000 {
+            let n: i64 = admin.query_one(sql, &[]).await.unwrap().get(0);
+            if n > 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("nobody waits for the standby");
+    };
+    let (written, ()) = tokio::join!(s.execute("INSERT INTO f VALUES (1)", &[]), cut);
+    let e = s.why().diagnose(written.unwrap_err());
+    let n: i64 = admin.query_one("SELECT count(*) FROM t", &[]).await.unwrap().get(0);
+    assert_eq!(n, 1, "it was not done, so this proves nothing: {e}");
+    assert_eq!(e.class(), Class::UnknownOutcome, "{e} {:?}", e.sqlstate());
+}
