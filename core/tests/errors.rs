@@ -72,6 +72,37 @@ async fn a_transaction_on_a_session_that_is_over_sends_nothing_and_says_so() {
     assert!(e.to_string().contains("over before this call"), "{e}");
 }
 
+/// A command that commits in its middle leaves something behind when it fails, and a repeat meets that.
+#[tokio::test]
+async fn what_runs_concurrently_and_fails_halfway_is_never_called_undone() {
+    let Some((_cluster, connector, s)) = session().await else { return };
+    s.batch_execute(
+        "CREATE TABLE t (n int); CREATE TABLE p (n int) PARTITION BY LIST (n); \
+         CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); SET lock_timeout = '300ms'",
+    )
+    .await
+    .unwrap();
+    let mut other = connector.connect().await.unwrap();
+    let holder = other.transaction().await.unwrap();
+    holder.batch_execute("INSERT INTO t VALUES (1); SELECT * FROM p").await.unwrap();
+    for (text, left) in [
+        ("CREATE INDEX CONCURRENTLY i ON t (n)", "SELECT count(*) FROM pg_index WHERE NOT indisvalid"),
+        (
+            "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY",
+            "SELECT count(*) FROM pg_inherits WHERE inhdetachpending",
+        ),
+    ] {
+        for e in [s.batch_execute(text).await.unwrap_err(), s.execute(text, &[]).await.unwrap_err()] {
+            let e = s.why().diagnose(e);
+            if e.sqlstate().is_some_and(|c| c.as_str() == "55P03") {
+                assert_eq!(e.class(), Class::UnknownOutcome, "{text}: {e}");
+            }
+        }
+        let n: i64 = s.query_one(left, &[]).await.unwrap().get(0);
+        assert_eq!(n, 1, "{text} left nothing, so this proves nothing");
+    }
+}
+
 /// The statement's commit goes to another server, which does it and loses the connection before it can say so.
 #[tokio::test]
 async fn a_write_whose_foreign_server_is_lost_at_its_commit_is_unknown() {

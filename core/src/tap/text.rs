@@ -14,7 +14,7 @@ pub(super) struct Effects {
     pub(super) commits: bool,
     /// It does commit: COMMIT, END or PREPARE, read with certainty.
     pub(super) certain: bool,
-    /// It calls code that may commit on its own in autocommit: CALL, DO.
+    /// It may commit on its own in autocommit and fail later: CALL, DO, and what runs CONCURRENTLY.
     pub(super) calls: bool,
     /// It may end the block: those, ROLLBACK and ABORT.
     pub(super) ends: bool,
@@ -335,6 +335,9 @@ impl Scanner {
             (Kind::Rollback, b"PREPARED") if self.words == 2 => self.statement = Effects::MAY_COMMIT,
             // ROLLBACK [WORK | TRANSACTION] TO [SAVEPOINT] s: the block goes on.
             (Kind::Rollback, b"TO") if self.words <= 3 => self.statement = Effects::default(),
+            // CREATE INDEX, DETACH PARTITION and their like commit several times, and leave what they had done behind
+            // when they fail. (REFRESH doesn't; in a block all the others are refused.)
+            (Kind::Other, b"CONCURRENTLY") => self.statement.calls = true,
             _ => {}
         }
     }
