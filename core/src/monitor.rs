@@ -198,19 +198,27 @@ impl Monitor {
         }
     }
 
-    /// Gives a harmless request that long to finish; then it is cancelled and its session ended.
+    /// Gives a harmless request that long to finish, and nothing may follow it: then its session is ended, and what
+    /// still runs is cancelled.
     fn end_after(self: &Arc<Self>, member: Arc<Member>, grace: Duration, verdict: EndCause) {
+        member.condemn(verdict.clone());
+        if !member.tap.harmless() {
+            // Something left in that very moment.
+            return member.end(verdict);
+        }
         let opener = Arc::clone(&self.opener);
         tokio::spawn(async move {
             let until = clock::now() + grace;
             while member.tap.busy() && clock::now() < until && member.ended().is_none() {
                 clock::sleep_until(clock::now() + Duration::from_millis(5)).await;
             }
-            if member.tap.busy() && member.ended().is_none() && member.tap.harmless() {
+            let runs = member.tap.busy() && member.ended().is_none() && member.tap.harmless();
+            // The caller doesn't wait for the errand.
+            member.end(verdict);
+            if runs {
                 // What can't be cancelled is closed all the same.
                 let _ = cancel::send(&opener, &member).await;
             }
-            member.end(verdict);
         });
     }
 
