@@ -15,6 +15,25 @@ async fn session() -> Option<(Cluster, Connector, Session)> {
     Some((cluster, connector, session))
 }
 
+/// From now on a commit is done, and then waits for a standby that never comes.
+async fn without_standby(admin: &tokio_postgres::Client) {
+    admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", &[]).await.unwrap();
+    admin.execute("SELECT pg_reload_conf()", &[]).await.unwrap();
+}
+
+/// Ends the session that waits so.
+async fn cut_what_waits_for_a_standby(admin: &tokio_postgres::Client) {
+    let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    for _ in 0..1_000 {
+        let n: i64 = admin.query_one(sql, &[]).await.unwrap().get(0);
+        if n > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody waits for the standby");
+}
+
 #[tokio::test]
 async fn a_call_that_doesnt_fit_is_never_taken_for_a_lost_connection() {
     let Some((_cluster, _connector, s)) = session().await else { return };
@@ -129,22 +148,9 @@ async fn a_write_whose_foreign_server_is_lost_at_its_commit_is_unknown() {
     ))
     .await
     .unwrap();
-    // A commit is done, and then waits for a standby that never comes.
     s.batch_execute("SET synchronous_commit = local").await.unwrap();
-    admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", &[]).await.unwrap();
-    admin.execute("SELECT pg_reload_conf()", &[]).await.unwrap();
-    let cut = async {
-        let sql =
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-        for _ in 0..1_000 {
-            let n: i64 = admin.query_one(sql, &[]).await.unwrap().get(0);
-            if n > 0 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        panic!("nobody waits for the standby");
-    };
+    without_standby(&admin).await;
+    let cut = cut_what_waits_for_a_standby(&admin);
     let (written, ()) = tokio::join!(s.execute("INSERT INTO f VALUES (1)", &[]), cut);
     let e = s.why().diagnose(written.unwrap_err());
     let n: i64 = admin.query_one("SELECT count(*) FROM t", &[]).await.unwrap().get(0);
