@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -67,7 +67,6 @@ struct Inner {
     look_up: Arc<LookUp>,
     monitor: Arc<Monitor>,
     spares: Arc<Spares>,
-    started: Once,
     /// Somebody is having the first look around.
     looking: AtomicBool,
     seed: AtomicU64,
@@ -192,7 +191,6 @@ impl Connector {
             look_up,
             monitor,
             spares: Arc::default(),
-            started: Once::new(),
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
         };
@@ -205,7 +203,7 @@ impl Connector {
     }
 
     fn start(&self) {
-        self.inner.started.call_once(|| self.inner.monitor.start());
+        self.inner.monitor.start();
     }
 
     /// One walk through the hosts: a session on the first that fits, or the error with every attempt. Each address is

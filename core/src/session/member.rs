@@ -97,6 +97,8 @@ pub(crate) struct Member {
     /// Not to be used for writes again.
     retired: AtomicBool,
     limit: Option<Limit>,
+    /// Why it is about to end: what is out may finish, nothing may follow.
+    sentence: OnceLock<EndCause>,
     end: OnceLock<End>,
     /// Wakes the driver: the end is decided, or the owner has let go.
     pub(crate) bell: AtomicWaker,
@@ -162,6 +164,7 @@ impl Member {
             doubted: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             limit,
+            sentence: OnceLock::new(),
             end: OnceLock::new(),
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
@@ -217,8 +220,16 @@ impl Member {
         tracing::debug!(target: "pgfollow", host = %self.candidate, lift, ?set, "tcp_user_timeout of a full socket");
     }
 
+    /// Lets what is out finish and nothing else leave; whatever ends the session from now on, this is why.
+    pub(crate) fn condemn(&self, cause: EndCause) {
+        let _ = self.sentence.set(cause);
+        self.retire();
+        self.tap.seal();
+    }
+
     /// Ends the session: its socket closes without another byte, and calls on it return. The first cause stays.
     pub(crate) fn end(&self, cause: EndCause) {
+        let cause = self.sentence.get().cloned().unwrap_or(cause);
         // The cause is there before anyone can see the end.
         let _ = self.end.set(End { cause, at: clock::now() });
         self.bell.wake();
