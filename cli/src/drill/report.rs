@@ -5,6 +5,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
+use super::client::Kind;
 use super::fault::Fault;
 use super::figures::{Figures, between};
 use super::legend;
@@ -186,10 +187,7 @@ impl Report<'_> {
         // A line under the head and nothing else.
         table.load_preset(presets::NOTHING).set_style(TableComponent::HeaderLines, '─');
         let mut head = vec![String::new()];
-        head.extend(self.seen.clients.iter().map(|c| match c.kind {
-            super::client::Kind::Pgfollow => "pgfollow".to_owned(),
-            super::client::Kind::Plain => "plain pool".to_owned(),
-        }));
+        head.extend(self.seen.clients.iter().map(|c| title(c.kind).to_owned()));
         table.set_header(head);
         let mut row = |name: &str, cell: &dyn Fn(&Figures) -> String| {
             let mut cells = vec![name.to_owned()];
@@ -240,10 +238,10 @@ impl Report<'_> {
             let early = f.lost_by_servers - f.lost_after_ready;
             (beside, before) = (beside || f.lost_after_ready > 0, before || early > 0);
             notes.push(format!(
-                "Of {} writes of {} lost by the servers, the old primary acknowledged {} after the new one was ready, \
-                 {early} before.",
+                "Lost by the servers, {}: {} writes. The old primary acknowledged {} of them after the new one was \
+                 ready, {early} before.",
+                title(c.kind),
                 f.lost_by_servers,
-                c.kind.name(),
                 f.lost_after_ready,
             ));
         }
@@ -263,6 +261,14 @@ impl Report<'_> {
             }.to_owned());
         }
         notes
+    }
+}
+
+/// What people call a client.
+const fn title(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pgfollow => "pgfollow",
+        Kind::Plain => "plain pool",
     }
 }
 
@@ -318,7 +324,6 @@ mod tests {
 
     use pgfollow::Class;
 
-    use super::super::client::Kind;
     use super::super::fault::Promotion;
     use super::super::record::CallError;
     use super::super::scene::ClientSeen;
@@ -395,8 +400,8 @@ mod tests {
     #[test]
     fn losses_beside_a_successor_are_told_from_those_of_asynchronous_replication() {
         let notes = report(Fault::SplitBrain, false, |r| r.notes()).join("\n");
-        assert!(notes.contains("Of 7 writes of pgfollow lost"), "{notes}");
-        assert!(notes.contains("acknowledged 5 after the new one was ready, 2 before"), "{notes}");
+        assert!(notes.contains("servers, pgfollow: 7 writes"), "{notes}");
+        assert!(notes.contains("acknowledged 5 of them after the new one was ready, 2 before"), "{notes}");
         assert!(notes.contains("superseded primary") && notes.contains("asynchronous"), "{notes}");
     }
 
