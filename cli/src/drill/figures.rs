@@ -212,10 +212,13 @@ mod tests {
         assert_eq!(of(Fault::SplitBrain, true, late(), &[]).lost_by_servers, 1);
         assert_eq!(of(Fault::SplitBrain, true, early(), &[]).lost_by_servers, 0);
         assert_eq!(of(Fault::Kill, false, early(), &[]).lost_by_servers, 1);
-        let beside = || vec![call(0, 0, 1100, 1150, ok("a")), call(0, 1, 1000, 1050, ok("a"))];
+        let beside = || {
+            let calls = [(0, 1050), (1, 1150), (2, 1160)];
+            calls.map(|(seq, end)| call(0, seq, 1000, end, ok("a"))).to_vec()
+        };
         for sync in [true, false] {
             let f = of(Fault::SplitBrain, sync, beside(), &[]);
-            assert_eq!((f.lost, f.lost_by_servers, f.lost_after_ready), (2, 2, 1), "sync {sync}");
+            assert_eq!((f.lost, f.lost_by_servers, f.lost_after_ready), (3, 3, 2), "sync {sync}");
         }
         let f = of(Fault::Kill, false, on_new(), &[]);
         assert_eq!((f.lost, f.lost_by_servers), (1, 0));
