@@ -22,6 +22,7 @@ use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
 use crate::event::Event;
 use crate::host::{Address, HostId};
+use crate::lock;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
@@ -70,6 +71,8 @@ struct Inner {
     /// Somebody is having the first look around.
     looking: AtomicBool,
     seed: AtomicU64,
+    /// When the last walk during a search began, and how the last one of all failed.
+    last_walk: Mutex<(Option<Moment>, Option<Error>)>,
 }
 
 impl Drop for Inner {
@@ -165,12 +168,6 @@ impl Connector {
         dial: Option<Arc<dyn Dial>>,
         seed: Option<u64>,
     ) -> Result<Self, Error> {
-        if config.hosts.len() > 1 && config.target_session_attrs.is_none() {
-            tracing::info!(
-                target: "pgfollow",
-                "target_session_attrs isn't set: any host will do, a standby too; a service that writes wants read-write"
-            );
-        }
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(
@@ -193,6 +190,7 @@ impl Connector {
             spares: Arc::default(),
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
+            last_walk: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -249,10 +247,14 @@ impl Connector {
         self.first_look(attrs, deadline).await;
         let mut before: Option<Error> = None;
         loop {
-            let e = match self.walk(attrs, deadline).await {
-                Ok(s) => return Ok(s),
-                Err(e) => e,
+            let e = match self.told(attrs) {
+                Some(e) => e,
+                None => match self.walk(attrs, deadline).await {
+                    Ok(s) => return Ok(s),
+                    Err(e) => e,
+                },
             };
+            lock(&self.inner.last_walk).1 = Some(e.again());
             failed(&e);
             let now = clock::now();
             if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
@@ -299,6 +301,24 @@ impl Connector {
     pub fn pool_with(&self, change: impl FnOnce(PoolOptions) -> PoolOptions) -> Result<Pool, Error> {
         let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
         Pool::new(self.clone(), change(PoolOptions::of(&self.inner.config)), seed)
+    }
+
+    /// What another caller's walk ended with, a moment ago: while a primary is sought, one walks for all. Walks of all
+    /// callers would load hosts that are busy being promoted, and their logins would be missing from the rate when the
+    /// primary is there.
+    fn told(&self, attrs: SessionAttrs) -> Option<Error> {
+        if !self.searching(attrs) {
+            return None;
+        }
+        let mut last = lock(&self.inner.last_walk);
+        let now = clock::now();
+        if last.0.is_none_or(|began| now - began >= PAUSE_MAX) {
+            last.0 = Some(now);
+            return None;
+        }
+        let none =
+            || Error::new(Code::NoHostFits, Class::Transient, "no host is known to be primary, it is sought");
+        Some(last.1.as_ref().map_or_else(none, Error::again))
     }
 
     /// Whether the monitor is looking for the only host that would do.

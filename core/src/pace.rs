@@ -28,12 +28,15 @@ struct State {
 }
 
 impl State {
-    /// Wakes those who may begin.
+    /// Wakes those who may begin, and the one whose token is next: it sleeps until there is one, for all behind it.
     fn poll(&mut self) {
         for ticket in self.pace.poll(clock::now(), &mut self.rng) {
             if let Some(bell) = self.waiting.remove(&ticket) {
                 bell.notify_one();
             }
+        }
+        if let Some(bell) = self.pace.first_in_line().and_then(|t| self.waiting.get(&t)) {
+            bell.notify_one();
         }
     }
 }
@@ -122,5 +125,29 @@ impl Governor {
         let mut state = lock(&self.state);
         state.pace.new_primary(clock::now());
         state.poll();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Deadline;
+
+    /// Whoever found the host busy, and then no token, must be woken when there is one.
+    #[tokio::test(start_paused = true)]
+    async fn everyone_gets_a_turn_though_both_the_host_and_the_rate_held_them_back() {
+        let governor = Governor::new(10.0, 0.2, 1);
+        let mut callers = tokio::task::JoinSet::new();
+        for n in 0..40_u64 {
+            let governor = Arc::clone(&governor);
+            callers.spawn(async move {
+                let turn = governor.turn(Some(HostId(0)), Price::Token).await;
+                // Slower than the rate, now and then.
+                clock::sleep_until(clock::now() + Duration::from_millis(5 + n % 7 * 60)).await;
+                turn.done(Ended::Otherwise);
+            });
+        }
+        let all = Deadline::after(Duration::from_secs(20)).bound(callers.join_all()).await;
+        all.expect("some waited for ever");
     }
 }

@@ -105,15 +105,10 @@ impl Pool {
 
     pub(crate) fn new(connector: Connector, options: PoolOptions, seed: u64) -> Result<Self, Error> {
         let rules = options.rules()?;
+        // With several hosts the configuration's warnings have said so.
         let several = connector.config().hosts.len() > 1;
-        let attrs = options.attrs.unwrap_or_else(|| {
-            if several {
-                tracing::info!(target: "pgfollow", "target_session_attrs isn't set: the pool takes read-write");
-                SessionAttrs::ReadWrite
-            } else {
-                SessionAttrs::Any
-            }
-        });
+        let usual = if several { SessionAttrs::ReadWrite } else { SessionAttrs::Any };
+        let attrs = options.attrs.unwrap_or(usual);
         let state = State {
             idle: (0..rules.max).map(|_| None).collect(),
             book: book::Pool::new(rules),

@@ -131,6 +131,8 @@ async fn sessions_that_were_killed_while_idle_reach_no_caller() {
     let kill =
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pgfollow'";
     assert_eq!(admin.query_one(kill, &[]).await.unwrap().get::<_, i64>(0), 5);
+    // The promise is for those that are dead for longer than pool_validate_after.
+    tokio::time::sleep(SECOND).await;
     for _ in 0..20 {
         let s = pool.acquire().await.expect("a session");
         s.execute("SELECT 1", &[]).await.expect("it lives");

@@ -158,11 +158,16 @@ impl Pace {
         self.granted.remove(&ticket)
     }
 
+    /// The first one that waits for nothing but a token.
+    pub fn first_in_line(&self) -> Option<Ticket> {
+        let waits =
+            |a: &&Asked| a.price == Price::Token && a.host.is_none_or(|h| self.under_way(h) < HANDSHAKES);
+        self.queue.iter().find(waits).map(|a| a.ticket)
+    }
+
     /// When [`Self::poll`] may have something new, unless a login ends before.
     pub fn next(&self) -> Moment {
-        let waits =
-            |a: &Asked| a.price == Price::Token && a.host.is_none_or(|h| self.under_way(h) < HANDSHAKES);
-        if !self.queue.iter().any(waits) {
+        if self.first_in_line().is_none() {
             return Moment::NEVER;
         }
         let missing = (1.0 + self.lag - self.tokens).max(0.0) / self.rate;
