@@ -21,6 +21,7 @@ use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
 use crate::event::Event;
 use crate::host::{Address, HostId};
+use crate::listener::Listener;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
@@ -222,9 +223,18 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
+        self.connect_as(self.attrs(), patience, &mut |_| {}).await
+    }
+
+    /// [`Self::connect_within`] for a role of the caller's; `failed` hears of every walk that led nowhere.
+    pub(crate) async fn connect_as(
+        &self,
+        attrs: SessionAttrs,
+        patience: Duration,
+        failed: &mut (dyn FnMut(&Error) + Send),
+    ) -> Result<Session, Error> {
         self.start();
         let deadline = Deadline::after(patience);
-        let attrs = self.attrs();
         self.inner.monitor.wanted(true);
         let _done = Wanted(Arc::clone(&self.inner.monitor));
         let mut changes = self.inner.monitor.changes();
@@ -242,6 +252,7 @@ impl Connector {
                 Ok(s) => return Ok(s),
                 Err(e) => e,
             };
+            failed(&e);
             let now = clock::now();
             if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
                 // A walk that was cut off says nothing; the one before it does.
@@ -352,11 +363,27 @@ impl Connector {
         self.inner.config.target_session_attrs.unwrap_or(SessionAttrs::Any)
     }
 
-    fn jittered(&self, d: Duration) -> Duration {
+    pub(crate) fn jittered(&self, d: Duration) -> Duration {
         use rand::{RngExt, SeedableRng};
         let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
         let share = self.inner.config.tuning.jitter;
         d.mul_f64(rand::rngs::StdRng::seed_from_u64(seed).random_range(1.0 - share..=1.0 + share))
+    }
+
+    /// Listens to these channels on whichever host takes writes, whatever `target_session_attrs` says. The names are
+    /// exact: `NOTIFY Orders` without quotes goes to `orders`.
+    ///
+    /// # Errors
+    /// A name that PostgreSQL can't have: empty, over 63 bytes, or with a NUL.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn listener<C: Into<String>>(&self, channels: impl IntoIterator<Item = C>) -> Result<Listener, Error> {
+        Listener::start(self.clone(), channels.into_iter().map(Into::into))
+    }
+
+    pub(crate) fn monitor(&self) -> &Arc<Monitor> {
+        &self.inner.monitor
     }
 
     /// What is known of every host now.

@@ -23,8 +23,11 @@ use crate::monitor::Monitor;
 use crate::session::member::{EndCause, Member};
 use crate::tap::report::clean;
 
-/// Messages kept for [`crate::Session::messages`] while nobody reads them; the oldest go first, and are counted.
+/// Messages kept for [`crate::Session::message`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
+
+/// After so many messages in a row the driver lets others have a turn: a burst is to be read, not to flood the inbox.
+const SPELL: usize = 64;
 
 /// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives the server this
 /// long to say something more: tokio-postgres would wait for its answer for ever, and a frozen server gives none.
@@ -65,21 +68,27 @@ struct Inbox {
     arrived: Notify,
 }
 
-#[derive(Default)]
 struct InboxState {
     queue: VecDeque<Message>,
+    limit: usize,
     missed: u64,
     closed: bool,
 }
 
 impl Messages {
     fn new() -> Self {
-        Self(Arc::new(Inbox { state: Mutex::default(), arrived: Notify::new() }))
+        let state = InboxState { queue: VecDeque::new(), limit: INBOX, missed: 0, closed: false };
+        Self(Arc::new(Inbox { state: Mutex::new(state), arrived: Notify::new() }))
+    }
+
+    /// Keeps so many messages from now on.
+    pub(crate) fn keep(&self, limit: usize) {
+        lock(&self.0.state).limit = limit;
     }
 
     fn push(&self, m: Message) {
         let mut s = lock(&self.0.state);
-        if s.queue.len() == INBOX {
+        if s.queue.len() >= s.limit {
             s.queue.pop_front();
             s.missed += 1;
         }
@@ -162,6 +171,7 @@ async fn drive(
                 return Poll::Ready(());
             }
         }
+        let mut spell = 0;
         loop {
             let step = connection.poll_message(cx);
             if let Some(news) = member.tap.take_news()
@@ -173,6 +183,11 @@ async fn drive(
                 Some(Ok(m)) => {
                     if let Some(m) = readable(m) {
                         inbox.push(m);
+                        spell += 1;
+                    }
+                    if spell == SPELL {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
                     }
                 }
                 Some(Err(e)) => {

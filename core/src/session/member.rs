@@ -178,6 +178,11 @@ impl Member {
         self.doubted.load(Ordering::Relaxed)
     }
 
+    /// A ping is under way that will tell.
+    pub(crate) fn trust(&self) {
+        self.doubted.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
