@@ -34,8 +34,6 @@ use crate::session::{EndCause, Message, Session};
 
 /// What is kept for a slow reader. A payload has 8,000 bytes at most (PostgreSQL manual, NOTIFY).
 const BUFFER: usize = 4 << 20;
-/// What the session's own inbox may hold while our task waits for its turn; beyond, the reader is told.
-const INBOX: usize = 1_024;
 /// One search for a primary; when it leads nowhere, the next follows after a pause.
 const SEARCH: Duration = Duration::from_secs(30);
 /// A server that doesn't answer LISTEN within this is left.
@@ -145,11 +143,12 @@ impl Listener {
         let (wanted, changes) = watch::channel(Wanted { revision: 0, names });
         let (apply, applied) = watch::channel(None);
         let outbox = Arc::new(Outbox {
-            inner: Mutex::new(Inner { buffer: Buffer::new(BUFFER), error: None, closed: false }),
+            inner: Mutex::new(Inner { buffer: Buffer::new(BUFFER), lost: None, error: None, closed: false }),
+            wanted: changes.clone(),
             reader: AtomicWaker::new(),
         });
         let out = Closing(Arc::clone(&outbox));
-        let task = Task { connector, wanted: changes, apply, out, lost: None };
+        let task = Task { connector, wanted: changes, apply, out };
         let task = tokio::spawn(task.run()).abort_handle();
         Ok(Self { outbox, channels: Channels { wanted: Arc::new(wanted), applied }, task })
     }
@@ -236,17 +235,42 @@ fn check(name: &str) -> Result<(), Error> {
 struct Outbox {
     inner: Mutex<Inner>,
     reader: AtomicWaker,
+    wanted: watch::Receiver<Wanted>,
 }
 
 struct Inner {
     buffer: Buffer,
+    /// Since when nothing is heard, and why.
+    lost: Option<(Moment, GapCause)>,
     error: Option<Error>,
     closed: bool,
 }
 
 impl Outbox {
-    fn push(&self, heard: Heard) {
-        lock(&self.inner).buffer.push(heard, clock::now());
+    /// The session said something.
+    fn take(&self, message: Message) {
+        let Message::Notification { channel, payload, process_id } = message else { return };
+        // One that was removed a moment ago is no longer of interest.
+        if self.wanted.borrow().names.contains(&channel) {
+            self.heard_again();
+            let heard = Heard::Notification { channel, payload, process_id };
+            lock(&self.inner).buffer.push(heard, clock::now());
+            self.reader.wake();
+        }
+    }
+
+    /// A session that listened has ended.
+    fn lost(&self, from: Moment, cause: GapCause) {
+        lock(&self.inner).lost.get_or_insert((from, cause));
+    }
+
+    /// The next session listens: its first notification can come before the answer to LISTEN is seen.
+    fn heard_again(&self) {
+        let mut inner = lock(&self.inner);
+        let Some((from, cause)) = inner.lost.take() else { return };
+        let to = clock::now();
+        inner.buffer.push(Heard::Gap(Gap { from, to, missed: 0, cause }), to);
+        drop(inner);
         self.reader.wake();
     }
 
@@ -286,8 +310,6 @@ struct Task {
     /// The revision that the session listens to; `None` without one.
     apply: watch::Sender<Option<u64>>,
     out: Closing,
-    /// Since when nothing is heard, and why.
-    lost: Option<(Moment, GapCause)>,
 }
 
 impl Task {
@@ -314,7 +336,8 @@ impl Task {
 
     /// Listens on one session until it ends. An error: it never did, or is refused a channel.
     async fn on(&mut self, session: &Session) -> Result<(), Error> {
-        session.keep_messages(INBOX);
+        let outbox = Arc::clone(&self.out.0);
+        session.divert(Box::new(move |message| outbox.take(message)));
         let mut listened = BTreeSet::new();
         let heard = self.hear(session, &mut listened).await;
         let member = session.member();
@@ -324,7 +347,7 @@ impl Task {
             let host = member.candidate.to_string();
             tracing::info!(target: "pgfollow", %host, cause = %end.cause, "a listener lost its session");
             let cause = GapCause::SessionEnded { host, cause: end.cause.clone() };
-            self.lost.get_or_insert((member.tap.last_in(), cause));
+            self.out.0.lost(member.tap.last_in(), cause);
         }
         heard
     }
@@ -337,9 +360,6 @@ impl Task {
         let mut pulse = Pulse::new(clock::now());
         let mut asking = OptionFuture::default();
         self.follow(session, listened).await?;
-        if let Some((from, cause)) = self.lost.take() {
-            self.out.0.push(Heard::Gap(Gap { from, to: clock::now(), missed: 0, cause }));
-        }
         loop {
             // What the topology learned while a question was out ends no session by itself.
             if member.retired() || member.generation() < monitor.generation(member.host) {
@@ -358,19 +378,9 @@ impl Task {
                 }
             };
             tokio::select! {
-                message = session.message() => match message {
-                    Some(Message::Notification { channel, payload, process_id }) => {
-                        // One that was removed a moment ago is no longer of interest.
-                        if listened.contains(&channel) {
-                            self.out.0.push(Heard::Notification { channel, payload, process_id });
-                        }
-                    }
-                    Some(Message::Missed(missed)) => {
-                        let (from, to) = (member.tap.last_in(), clock::now());
-                        self.out.0.push(Heard::Gap(Gap { from, to, missed, cause: GapCause::SlowReader }));
-                    }
-                    Some(Message::Notice { .. }) => {}
-                    None => return Ok(()),
+                // Notices of its set-up may still be in there.
+                message = session.message() => if message.is_none() {
+                    return Ok(());
                 },
                 Some(answer) = &mut asking => {
                     asking = None.into();
@@ -397,7 +407,6 @@ impl Task {
         let less = listened.difference(&wanted.names).map(|name| format!("UNLISTEN {}", quoted(name)));
         let sql = more.chain(less).collect::<Vec<_>>().join("; ");
         if !sql.is_empty() {
-            // From the server's answer on; a notification may come right behind it.
             let sent = session.within(LISTEN, session.batch_execute(&sql)).await;
             if let Err(e) = sent {
                 // Whatever a lost session's class is: LISTEN can be sent again.
@@ -406,6 +415,7 @@ impl Task {
             }
         }
         *listened = wanted.names;
+        self.out.0.heard_again();
         self.apply.send_replace(Some(wanted.revision));
         Ok(())
     }

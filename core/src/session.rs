@@ -252,9 +252,9 @@ impl Session {
         &self.member
     }
 
-    /// Keeps so many messages for a slow reader from now on.
-    pub(crate) fn keep_messages(&self, limit: usize) {
-        self.messages.keep(limit);
+    /// From now on all messages go there, and [`Self::message`] tells of the end alone.
+    pub(crate) fn divert(&self, to: driver::Sink) {
+        self.messages.divert(to);
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ use crate::tap::report::clean;
 /// Messages kept for [`crate::Session::message`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
 
-/// After so many messages in a row the driver lets others have a turn: a burst is to be read, not to flood the inbox.
+/// After so many messages in a row the driver lets others have a turn: a burst is to be read as it comes, by whoever
+/// reads.
 const SPELL: usize = 64;
 
 /// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives the server this
@@ -63,32 +64,39 @@ pub enum Message {
 #[derive(Clone)]
 pub(crate) struct Messages(Arc<Inbox>);
 
+/// Who takes a session's messages in its driver's place; must not wait.
+pub(crate) type Sink = Box<dyn Fn(Message) + Send + Sync>;
+
 struct Inbox {
     state: Mutex<InboxState>,
     arrived: Notify,
+    diverted: OnceLock<Sink>,
 }
 
+#[derive(Default)]
 struct InboxState {
     queue: VecDeque<Message>,
-    limit: usize,
     missed: u64,
     closed: bool,
 }
 
 impl Messages {
     fn new() -> Self {
-        let state = InboxState { queue: VecDeque::new(), limit: INBOX, missed: 0, closed: false };
-        Self(Arc::new(Inbox { state: Mutex::new(state), arrived: Notify::new() }))
+        Self(Arc::new(Inbox { state: Mutex::default(), arrived: Notify::new(), diverted: OnceLock::new() }))
     }
 
-    /// Keeps so many messages from now on.
-    pub(crate) fn keep(&self, limit: usize) {
-        lock(&self.0.state).limit = limit;
+    /// From now on all messages go there, and only the end comes to [`Self::next`].
+    pub(crate) fn divert(&self, to: Sink) {
+        // Once in a session's life.
+        let _ = self.0.diverted.set(to);
     }
 
     fn push(&self, m: Message) {
+        if let Some(sink) = self.0.diverted.get() {
+            return sink(m);
+        }
         let mut s = lock(&self.0.state);
-        if s.queue.len() >= s.limit {
+        if s.queue.len() == INBOX {
             s.queue.pop_front();
             s.missed += 1;
         }
