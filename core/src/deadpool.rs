@@ -25,7 +25,6 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -35,15 +34,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls};
 
-use crate::clock::Deadline;
 use crate::connector::Connector;
 use crate::error::Error;
-use crate::monitor::Monitor;
 use crate::net::BoxFuture;
-use crate::session::Ending;
-
-/// Between two looks at a connection while the topology has no news.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// A manager whose connections follow the primary. It waits for a host as long as `pool_acquire_timeout` says. A
 /// connection is tested by its closed flag alone: what is dead is closed.
@@ -82,33 +75,15 @@ impl deadpool_postgres::Connect for Connect {
             match self.connector.connect_within(self.patience).await {
                 Ok(session) => {
                     let (client, ending) = session.into_parts();
-                    let monitor = Arc::downgrade(self.connector.monitor());
-                    Ok((client, tokio::spawn(tend(ending, monitor))))
+                    let connector = self.connector.clone();
+                    // deadpool looks whether a connection is closed and at nothing else. It aborts this task when the
+                    // client goes.
+                    let tended = async move { _ = ending.tend(&connector).await };
+                    Ok((client, tokio::spawn(tended)))
                 }
                 Err(e) => Err(disguised(e).await),
             }
         })
-    }
-}
-
-/// Beside a connection for as long as it lives. deadpool looks whether a connection is closed and at nothing else, so
-/// one that isn't to be used again is closed as soon as nothing runs on it. Aborted by deadpool when the client goes.
-async fn tend(ending: Ending, monitor: Weak<Monitor>) {
-    let mut over = std::pin::pin!(ending.wait());
-    loop {
-        let Some(m) = monitor.upgrade() else {
-            // Nobody watches it any more.
-            over.await;
-            return;
-        };
-        ending.end_if_stale(m.generation(ending.host()));
-        let mut changes = m.changes();
-        drop(m);
-        tokio::select! {
-            _ = &mut over => return,
-            // An error (the monitor is gone) and the time passing both ask for another look.
-            _ = Deadline::after(LOOK).bound(changes.changed()) => {}
-        }
     }
 }
 
@@ -155,13 +130,13 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_of_ours_comes_through_deadpools_hands_unchanged() {
-        let ours = Error::new(Code::NoHostFits, Class::Transient, "no host").with_retry_after(LOOK);
+        let ours = Error::new(Code::NoHostFits, Class::Transient, "no host").with_retry_after(Duration::from_secs(1));
         let theirs = disguised(ours).await;
         let outer: Box<dyn std::error::Error> =
             Box::new(deadpool_postgres::PoolError::Backend(theirs));
         let found = Error::find(&*outer).expect("it is in there");
         assert_eq!((found.code(), found.class()), (Code::NoHostFits, Class::Transient));
-        assert_eq!(found.retry_after(), Some(LOOK));
+        assert_eq!(found.retry_after(), Some(Duration::from_secs(1)));
         // And by a bare `?`.
         let again = Error::from(disguised(Error::new(Code::NoSuchName, Class::Permanent, "who?")).await);
         assert_eq!((again.code(), again.class()), (Code::NoSuchName, Class::Permanent));

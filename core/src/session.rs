@@ -7,6 +7,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod driver;
+mod ending;
 pub(crate) mod member;
 mod statements;
 mod transaction;
@@ -27,6 +28,7 @@ use crate::net::SocketReport;
 use crate::open::Opener;
 
 pub use driver::Message;
+pub use ending::Ending;
 pub use member::EndCause;
 pub use transaction::{Transaction, TransactionBuilder};
 pub use why::Why;
@@ -245,7 +247,7 @@ impl Session {
     /// The bare client, and what must be kept beside it: for pools and layers that own a client themselves. The
     /// transactions of the bare client don't mind the tag of COMMIT.
     pub fn into_parts(self) -> (Client, Ending) {
-        (self.client, Ending { member: self.member, messages: self.messages, _leash: self.leash })
+        (self.client, Ending::new(self.member, self.messages, self.leash))
     }
 
     pub(crate) fn member(&self) -> &Arc<Member> {
@@ -255,44 +257,6 @@ impl Session {
     /// From now on all messages go there, and [`Self::message`] tells of the end alone.
     pub(crate) fn divert(&self, to: driver::Sink) {
         self.messages.divert(to);
-    }
-}
-
-/// The rest of a session whose client was taken out ([`Session::into_parts`]). Keep it as long as the client; dropped
-/// before, it says that the owner has left: an abandoned call then ends the session within moments.
-pub struct Ending {
-    member: Arc<Member>,
-    messages: Messages,
-    _leash: Leash,
-}
-
-impl Ending {
-    /// Waits until the session has ended, and says why. Nobody else gets its notices and notifications meanwhile.
-    pub async fn wait(&self) -> EndCause {
-        while self.messages.next().await.is_some() {}
-        self.member.ended().map_or(EndCause::Closed, |e| e.cause.clone())
-    }
-
-    /// Explains the errors of the client's calls.
-    pub fn why(&self) -> Why {
-        Why::new(Arc::clone(&self.member))
-    }
-
-    /// Ends the session if nothing runs on it, and it isn't to be used again: for pools that look only whether it is
-    /// closed.
-    #[cfg(feature = "deadpool")]
-    pub(crate) fn end_if_stale(&self, generation: u64) {
-        let m = &self.member;
-        let stale = m.retired() || m.generation() < generation;
-        if stale && !m.tap.busy() && m.tap.status() == crate::TxStatus::Idle {
-            let reason = format!("host {} is no longer what it was", m.candidate);
-            m.end(EndCause::Verdict { code: crate::Code::HostGone, reason });
-        }
-    }
-
-    #[cfg(feature = "deadpool")]
-    pub(crate) fn host(&self) -> crate::HostId {
-        self.member.host
     }
 }
 
