@@ -378,7 +378,10 @@ impl Connector {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn listener<C: Into<String>>(&self, channels: impl IntoIterator<Item = C>) -> Result<Listener, Error> {
+    pub fn listener<C: Into<String>>(
+        &self,
+        channels: impl IntoIterator<Item = C>,
+    ) -> Result<Listener, Error> {
         Listener::start(self.clone(), channels.into_iter().map(Into::into))
     }
 

@@ -67,10 +67,7 @@ impl Connect {
 }
 
 impl deadpool_postgres::Connect for Connect {
-    fn connect(
-        &self,
-        _: &Config,
-    ) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+    fn connect(&self, _: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
         Box::pin(async move {
             match self.connector.connect_within(self.patience).await {
                 Ok(session) => {
@@ -130,10 +127,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_of_ours_comes_through_deadpools_hands_unchanged() {
-        let ours = Error::new(Code::NoHostFits, Class::Transient, "no host").with_retry_after(Duration::from_secs(1));
+        let ours = Error::new(Code::NoHostFits, Class::Transient, "no host")
+            .with_retry_after(Duration::from_secs(1));
         let theirs = disguised(ours).await;
-        let outer: Box<dyn std::error::Error> =
-            Box::new(deadpool_postgres::PoolError::Backend(theirs));
+        let outer: Box<dyn std::error::Error> = Box::new(deadpool_postgres::PoolError::Backend(theirs));
         let found = Error::find(&*outer).expect("it is in there");
         assert_eq!((found.code(), found.class()), (Code::NoHostFits, Class::Transient));
         assert_eq!(found.retry_after(), Some(Duration::from_secs(1)));

@@ -316,7 +316,8 @@ impl Task {
     async fn run(mut self) {
         let mut backoff = Backoff::default();
         loop {
-            let mut failed = |e: &Error| tracing::debug!(target: "pgfollow", error = %e, "listener: no session");
+            let mut failed =
+                |e: &Error| tracing::debug!(target: "pgfollow", error = %e, "listener: no session");
             let searched = self.connector.connect_as(SessionAttrs::ReadWrite, SEARCH, &mut failed).await;
             let began = clock::now();
             let heard = match searched {
@@ -373,7 +374,10 @@ impl Task {
                     continue;
                 }
                 Beat::Dead => {
-                    leave(member, format!("host {} didn't answer the listener's heartbeat", member.candidate));
+                    leave(
+                        member,
+                        format!("host {} didn't answer the listener's heartbeat", member.candidate),
+                    );
                     Moment::NEVER
                 }
             };

@@ -194,7 +194,8 @@ async fn a_burst_is_read_whole_and_one_that_nobody_reads_is_counted() {
     let mut listener = listen(&connector, &["a"]).await;
     let session = cluster.node(0).session().await.unwrap();
     let burst = async |size: i32| {
-        let sql = format!("SELECT pg_notify('a', n || repeat('x', {size})) FROM generate_series(1, {BURST}) n");
+        let sql =
+            format!("SELECT pg_notify('a', n || repeat('x', {size})) FROM generate_series(1, {BURST}) n");
         session.batch_execute(&sql).await.unwrap();
     };
     burst(1).await;

@@ -1,5 +1,6 @@
 //! Cached statements on a real server: prepared once, bounded, and prepared anew when they went stale.
 
+use pgfollow::tokio_postgres::SimpleQueryMessage;
 use pgfollow::{Connector, Session};
 use pgfollow_lab::{Cluster, ClusterOptions, servers};
 
@@ -13,8 +14,8 @@ async fn prepared(session: &Session) -> i64 {
     session.simple_query(sql).await.unwrap().iter().find_map(count).unwrap()
 }
 
-fn count(m: &pgfollow::tokio_postgres::SimpleQueryMessage) -> Option<i64> {
-    let pgfollow::tokio_postgres::SimpleQueryMessage::Row(row) = m else { return None };
+fn count(m: &SimpleQueryMessage) -> Option<i64> {
+    let SimpleQueryMessage::Row(row) = m else { return None };
     row.get(0)?.parse().ok()
 }
 

@@ -44,7 +44,9 @@ impl Buffer {
             self.bytes -= cost(&heard);
             let gap = match heard {
                 Heard::Gap(gap) => gap,
-                Heard::Notification { .. } => Gap { from: at, to: at, missed: 1, cause: GapCause::SlowReader },
+                Heard::Notification { .. } => {
+                    Gap { from: at, to: at, missed: 1, cause: GapCause::SlowReader }
+                }
             };
             whole = Some(match whole {
                 None => gap,

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Connection, Notification};
 
 use crate::clock;
-use crate::error::SqlState;
+use crate::error::{Code, SqlState};
 use crate::handshake::{LoginStream, LoginTls};
 use crate::lock;
 use crate::monitor::Monitor;
@@ -186,6 +186,11 @@ async fn drive(
                 && let Some(m) = watcher.upgrade()
             {
                 m.news(member, news);
+            }
+            if step.is_pending() && member.close_now() {
+                let reason = format!("host {} is no longer what it was", member.candidate);
+                member.end(EndCause::Verdict { code: Code::HostGone, reason });
+                return Poll::Ready(());
             }
             match std::task::ready!(step) {
                 Some(Ok(m)) => {
