@@ -34,7 +34,7 @@ use crate::session::{EndCause, Message, Session};
 
 /// What is kept for a slow reader. A payload has 8,000 bytes at most (PostgreSQL manual, NOTIFY).
 const BUFFER: usize = 4 << 20;
-/// One search for a primary; when it leads nowhere, the next follows after a pause.
+/// One search for a primary; when it leads nowhere, the next follows.
 const SEARCH: Duration = Duration::from_secs(30);
 /// A server that doesn't answer LISTEN within this is left.
 const LISTEN: Duration = Duration::from_secs(10);
@@ -328,6 +328,8 @@ impl Task {
             let listened = match heard {
                 Ok(()) => clock::now() - began,
                 Err(e) if e.class() == Class::Permanent => return self.out.0.close(e),
+                // A search that took its time; the next one goes on where it ended.
+                Err(e) if e.code() == Code::DeadlinePassed => continue,
                 Err(_) => Duration::ZERO,
             };
             let pause = self.connector.jittered(backoff.pause(listened));
@@ -342,6 +344,9 @@ impl Task {
         let mut listened = BTreeSet::new();
         let heard = self.hear(session, &mut listened).await;
         let member = session.member();
+        if heard.is_err() {
+            leave(member, "the server didn't do what a change of the channels asked".to_owned());
+        }
         if let Some(end) = member.ended()
             && !listened.is_empty()
         {

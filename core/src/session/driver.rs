@@ -26,10 +26,6 @@ use crate::tap::report::clean;
 /// Messages kept for [`crate::Session::message`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
 
-/// After so many messages in a row the driver lets others have a turn: a burst is to be read as it comes, by whoever
-/// reads.
-const SPELL: usize = 64;
-
 /// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives the server this
 /// long to say something more: tokio-postgres would wait for its answer for ever, and a frozen server gives none.
 const PARTING: Duration = Duration::from_secs(2);
@@ -179,7 +175,6 @@ async fn drive(
                 return Poll::Ready(());
             }
         }
-        let mut spell = 0;
         loop {
             let step = connection.poll_message(cx);
             if let Some(news) = member.tap.take_news()
@@ -196,11 +191,6 @@ async fn drive(
                 Some(Ok(m)) => {
                     if let Some(m) = readable(m) {
                         inbox.push(m);
-                        spell += 1;
-                    }
-                    if spell == SPELL {
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
                     }
                 }
                 Some(Err(e)) => {
