@@ -13,7 +13,7 @@ use crate::output::{self, DIM};
                          psql \"$(pgfollow config --libpq 'service=orders')\""
 )]
 #[command(after_help = "Nothing is connected to, and no password is printed, only where it comes from.\n\n\
-                        Exit codes:\n  0  printed\n  2  the string can't be used; the reason is on standard error")]
+                        Exit codes:\n  0  printed\n  1  the output can't be written\n  2  wrong usage, or a string that can't be used; the reason is on standard error")]
 pub(crate) struct Args {
     /// A connection string: a URI, or keyword=value pairs
     #[arg(value_name = "CONNINFO")]

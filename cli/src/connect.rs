@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pgfollow::{Address, Attempt, Connector, Error, Session};
 use serde_json::{Value, json};
 
-use crate::{exit, output};
+use crate::{exit, output, units};
 
 /// Open one session by all the rules, print where it landed and every attempt, and close it
 #[derive(clap::Args)]
@@ -14,14 +14,15 @@ use crate::{exit, output};
     before_help = "Example: pgfollow connect 'postgresql://app@db-a,db-b/orders?target_session_attrs=read-write'"
 )]
 #[command(
-    after_help = "Exit codes: 0 connected, 2 a string that can't be used, 3 no session (the error says why)"
+    after_help = "Exit codes:\n  0  connected\n  1  the output can't be written\n  2  wrong usage, or a string that can't be used\n  \
+                  3  no session (the error says why)"
 )]
 pub(crate) struct Args {
     /// A connection string (URI or keyword/value)
     conninfo: String,
     /// Wait that many seconds for a host that fits (default: one walk through the hosts)
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
-    wait: Option<f64>,
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = units::some_seconds)]
+    wait: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -34,11 +35,7 @@ pub(crate) async fn run(args: &Args) -> ExitCode {
     };
     let started = Instant::now();
     let result = match args.wait {
-        Some(s) if s.is_finite() && s > 0.0 => connector.connect_within(Duration::from_secs_f64(s)).await,
-        Some(_) => {
-            output::complain("--wait takes a number of seconds above 0");
-            return ExitCode::from(exit::USAGE);
-        }
+        Some(patience) => connector.connect_within(patience).await,
         None => connector.connect().await,
     };
     let ms = started.elapsed().as_secs_f64() * 1e3;
@@ -80,7 +77,7 @@ fn connected(s: &Session, ms: f64) -> Value {
     let (hostaddr, port) = place(&c.address);
     json!({
         "ok": true, "host": *c.name, "hostaddr": hostaddr, "port": port, "role": role(s),
-        "timeline": s.term().and_then(|t| t.timeline), "attempts": s.attempts(), "ms": ms,
+        "timeline": s.term().and_then(|t| t.timeline), "attempts": s.attempts(), "ms": units::round_ms(ms),
     })
 }
 

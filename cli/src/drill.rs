@@ -6,6 +6,7 @@
 pub(crate) mod client;
 mod fault;
 mod figures;
+mod legend;
 mod ours;
 mod plain;
 mod prober;
@@ -38,11 +39,17 @@ use yours::{Played, Yours};
 #[derive(clap::Args)]
 #[command(before_help = "Examples: pgfollow drill --fault freeze\n          \
                    pgfollow drill --dsn 'postgresql://app@db-a,db-b/orders' --trigger 'patronictl switchover --force'")]
-#[command(
-    after_help = "Exit codes:\n  0  the service was back within the budget\n  1  the drill itself failed\n  \
-                        2  wrong usage\n  5  over the budget\n  6  pgfollow's client has lost or doubled writes, or \
-                        called a write not done that was done"
-)]
+#[command(after_help = "Exit codes:\n  \
+                  0      the service was back within the budget\n  \
+                  1      the drill itself failed\n  \
+                  2      wrong usage\n  \
+                  5      over the budget\n  \
+                  6      pgfollow's client has lost or doubled writes, or called a write not done that was done\n  \
+                  128+N  ended by signal N (130: Ctrl-C)\n\
+                  Lost writes that are the servers' own doing don't count for 6: with --async those that the old primary \
+                  acknowledged, and where two primaries ran (split-brain, --dsn) those that the old one acknowledged \
+                  after the promotion was asked for. The report counts them apart.\n\n\
+                  The keys of --json: docs/drill.md")]
 pub(crate) struct Args {
     /// What happens to the primary
     #[arg(long, value_name = "FAULT", default_value = "kill")]
@@ -79,7 +86,8 @@ pub(crate) struct Args {
     /// Only pgfollow, no plain pool beside it
     #[arg(long)]
     no_plain: bool,
-    /// How long to go on watching for the plain pool once pgfollow's client is back
+    /// How long to go on watching for the plain pool once pgfollow's client is back. A split-brain is watched for 20
+    /// seconds in any case
     #[arg(long, value_name = "SECONDS", default_value = "20", allow_hyphen_values = true, value_parser = units::seconds)]
     plain_wait: Duration,
     /// Print JSON

@@ -22,12 +22,35 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Start a real PostgreSQL cluster and break it on command
 ///
-/// Prints where it is, then reads commands from standard input, one a line, one reply a line:
-/// stop NODE [fast|immediate|smart], kill, freeze, thaw, demote, undemote, promote, restart, start NODE,
-/// status [NODE]. A node is n1, n2, … or `primary`. End of input or Ctrl-C ends it all and leaves nothing behind.
+/// Prints where it is, then reads commands from standard input, one a line, one reply a line. End of input or Ctrl-C
+/// ends it all and leaves nothing behind.
 #[derive(clap::Args)]
 #[command(before_help = "Examples: pgfollow lab --nodes 3 --json\n          \
                    pgfollow lab --exec -- bash -c 'psql \"$PGFOLLOW_LAB_CONNINFO\" -c \"select 1\"'")]
+#[command(after_help = "\
+Commands (NODE is n1, n2, … or `primary`, the one promoted last):
+  status [NODE]   what runs, and as what
+  stop NODE [fast|immediate|smart]
+                  the server's own stop (default: fast)
+  kill NODE       kill -9 of all its processes
+  freeze NODE     stop all its processes (SIGSTOP): the sockets stay open and nothing answers
+  thaw NODE       let a frozen one run on
+  demote NODE     make it read-only by default while it runs on (default_transaction_read_only=on)
+  undemote NODE   let a demoted one take writes again
+  promote NODE    make a standby the primary; the other standbys follow it, the old primary is left as it is
+  start NODE      start one that is down as what it was: after a promotion an old primary is a second primary then,
+                  a split brain (the reply warns of it)
+  restart NODE    start it anew (one that runs is killed first): the primary as primary, any other node as a standby
+                  of the primary, rewound or copied anew. So an old primary comes back into the cluster
+  cut NODE        drop every packet to and from it without a word (under --exec only)
+  heal [NODE]     end that, for one or for all
+
+Exit codes:
+  0      the end of standard input
+  N      under --exec: the program's own
+  1      the lab failed: no servers, a cluster that doesn't start, no network namespace
+  2      wrong usage
+  128+N  ended by signal N (130: Ctrl-C)")]
 pub(crate) struct LabArgs {
     #[command(flatten)]
     servers: ServerArgs,
@@ -143,9 +166,10 @@ fn reply_as_text(reply: &Value) -> String {
         let cut = mark(n["cut"] == true, ", cut off");
         format!("{}: {} {}{read_only}{cut}", field("node"), field("state"), field("role"))
     };
+    let warning = reply["warning"].as_str().map_or_else(String::new, |w| format!(" (warning: {w})"));
     match (reply["nodes"].as_array(), reply.get("node")) {
         (Some(all), _) => all.iter().map(one).collect::<Vec<_>>().join("\n"),
-        (None, Some(_)) => format!("ok {}", one(reply)),
+        (None, Some(_)) => format!("ok {}{warning}", one(reply)),
         (None, None) => "ok".to_owned(),
     }
 }

@@ -30,10 +30,17 @@ mod exit {
 #[derive(Parser)]
 #[command(name = "pgfollow", version, about = "Follow the PostgreSQL primary through a failover")]
 #[command(before_help = "Example:\n  pgfollow config 'postgresql://app@db-a,db-b,db-c/orders'")]
-#[command(
-    after_help = "Exit codes:\n  0  done\n  2  wrong usage, or a connection string that can't be used\n  3  no session, or no writable host\n\
-                        Data goes to standard output, everything else to standard error. RUST_LOG sets the log level."
-)]
+#[command(after_help = "Exit codes:\n  \
+                  0      done\n  \
+                  1      the command itself failed (servers that don't start, output that can't be written)\n  \
+                  2      wrong usage, or a connection string that can't be used\n  \
+                  3      connect: no session; probe: no host is writable\n  \
+                  4      probe: more than one host is writable, or one that a promotion elsewhere has replaced\n  \
+                  5      drill: the service was back later than the budget allows\n  \
+                  6      drill: lost, doubled or misjudged writes\n  \
+                  128+N  lab, drill: ended by signal N (130: Ctrl-C)\n\
+                  lab --exec ends with its program's own code.\n\n\
+                  Data goes to standard output, everything else to standard error. RUST_LOG sets the log level.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -30,8 +30,8 @@ const PINGS: usize = 3;
 #[derive(clap::Args)]
 #[command(before_help = "Example: pgfollow probe 'postgresql://app@db-a,db-b,db-c/orders'")]
 #[command(
-    after_help = "Exit codes: 0 one host is writable, 2 a string that can't be used, 3 none is, 4 more than one, or \
-                  one that was replaced (a higher timeline exists elsewhere)"
+    after_help = "Exit codes:\n  0  one host is writable\n  1  the output can't be written\n  2  wrong usage, or a string that can't be used\n  \
+                  3  none is\n  4  more than one is, or one that was replaced (a higher timeline exists elsewhere)"
 )]
 pub(crate) struct Args {
     /// A connection string (URI or keyword/value)

@@ -61,3 +61,51 @@ fn a_warning_about_a_string_is_said_once() {
     let (_, _, stderr) = run(&["connect", "host=/no/such/dir sslcompression=1"]);
     assert_eq!(stderr.matches("compression").count(), 2, "the value and the words, once each: {stderr}");
 }
+
+#[test]
+fn several_hosts_of_any_role_are_warned_of_once_and_a_choice_is_not() {
+    for command in ["config", "connect"] {
+        let hosts = "host=/no/such/dir,/no/such/other";
+        let (_, _, stderr) = run(&[command, hosts]);
+        assert_eq!(stderr.matches("target_session_attrs isn't set").count(), 1, "{command}: {stderr}");
+        let (_, _, stderr) = run(&[command, &format!("{hosts} target_session_attrs=any")]);
+        assert!(!stderr.contains("target_session_attrs isn't set"), "{command}: {stderr}");
+    }
+    let (_, _, stderr) = run(&["config", "host=/no/such/dir"]);
+    assert!(!stderr.contains("target_session_attrs"), "{stderr}");
+}
+
+#[test]
+fn an_argument_that_makes_no_sense_is_named_with_what_to_write_instead() {
+    for (args, code, says) in [
+        (&["connect", "host=a", "--wait", "x"][..], 2, &["--wait", "such as 5"][..]),
+        (&["connect", "host=a", "--wait", "0"], 2, &["--wait", "more than 0"]),
+        (&["connect", "host=a", "--wait", "-1"], 2, &["--wait", "out of range"]),
+        (&["lab", "--pg-bin", "/nope"], 1, &["--pg-bin /nope", "no folder", "leave --pg-bin out"]),
+        (&["lab", "--pg-version", "9"], 1, &["--pg-version 9", "15 or newer"]),
+    ] {
+        let (found, _, stderr) = run(args);
+        assert_eq!(found, Some(code), "{args:?}: {stderr}");
+        let missing: Vec<_> = says.iter().filter(|s| !stderr.contains(**s)).collect();
+        assert!(missing.is_empty(), "{args:?}: {missing:?} not in {stderr}");
+        assert!(!stderr.contains("float"), "{stderr}");
+    }
+}
+
+#[test]
+fn every_command_tells_its_exit_codes() {
+    for (command, codes) in [
+        (&["--help"][..], &[0, 1, 2, 3, 4, 5, 6][..]),
+        (&["config", "--help"], &[0, 1, 2]),
+        (&["connect", "--help"], &[0, 1, 2, 3]),
+        (&["probe", "--help"], &[0, 1, 2, 3, 4]),
+        (&["lab", "--help"], &[0, 1, 2]),
+        (&["drill", "--help"], &[0, 1, 2, 5, 6]),
+    ] {
+        let (_, stdout, _) = run(command);
+        let table = stdout.split("Exit codes:\n").nth(1).unwrap_or_default();
+        let told: Vec<i32> =
+            table.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect();
+        assert_eq!(told, codes, "{stdout}");
+    }
+}

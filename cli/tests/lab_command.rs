@@ -74,6 +74,24 @@ fn demoted_primary_is_told_from_a_standby_and_from_a_writable_one() {
 }
 
 #[test]
+fn an_old_primary_that_comes_back_beside_the_new_one_is_warned_of_and_a_restart_makes_it_a_standby() {
+    if servers().is_none() {
+        return;
+    }
+    let script = ["kill n1", "promote n2", "start n1", "restart n1", "status n1", "cut n1"];
+    let (_, replies) = told(&[], &script);
+    assert_eq!(replies[1], "ok n2: running primary");
+    assert!(
+        replies[2].starts_with("ok n1: running primary (warning: n1 is a stale primary"),
+        "{}",
+        replies[2]
+    );
+    assert!(replies[2].contains("split brain") && replies[2].contains("`restart n1`"), "{}", replies[2]);
+    assert_eq!(replies[3..5], ["ok n1: running standby"; 2]);
+    assert!(replies[5].starts_with("error: ") && replies[5].contains("--exec"), "{}", replies[5]);
+}
+
+#[test]
 fn program_under_exec_may_follow_a_double_dash_and_hears_no_warning_of_the_labs_variables() {
     if servers().is_none() {
         return;

@@ -4,8 +4,8 @@
 //! when a connect is tried again: what a connect is, is [`crate::connect`]'s.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -64,7 +64,6 @@ struct Inner {
     look_up: Arc<LookUp>,
     monitor: Arc<Monitor>,
     spares: Arc<Spares>,
-    started: Once,
     /// Somebody is having the first look around.
     looking: AtomicBool,
     seed: AtomicU64,
@@ -189,7 +188,6 @@ impl Connector {
             look_up,
             monitor,
             spares: Arc::default(),
-            started: Once::new(),
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
         };
@@ -202,7 +200,7 @@ impl Connector {
     }
 
     fn start(&self) {
-        self.inner.started.call_once(|| self.inner.monitor.start());
+        self.inner.monitor.start();
     }
 
     /// One walk through the hosts: a session on the first that fits, or the error with every attempt. Each address is

@@ -462,8 +462,13 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
-        if let Some(h) = &self.0.host {
-            write!(f, " [host {h}]")?;
+        // Each attempt prints its own, and some messages quote it.
+        let quoted = |s: &SqlState| !self.0.attempts.is_empty() || self.0.message.contains(s.as_str());
+        match (&self.0.host, self.0.sqlstate.filter(|s| !quoted(s))) {
+            (Some(h), Some(s)) => write!(f, " [host {h}, SQLSTATE {s}]")?,
+            (Some(h), None) => write!(f, " [host {h}]")?,
+            (None, Some(s)) => write!(f, " [SQLSTATE {s}]")?,
+            (None, None) => {}
         }
         for a in &self.0.attempts {
             write!(f, "\n  {a}")?;

@@ -83,9 +83,7 @@ impl fmt::Display for Failure {
             Self::Resolve(e) => write!(f, "could not resolve the name: {e}"),
             Self::Dial { message, .. } => write!(f, "could not connect: {message}"),
             Self::TimedOut => f.write_str("no answer in time (connect_timeout)"),
-            Self::TlsNotOffered => {
-                f.write_str("the server doesn't support TLS, but sslmode requires it: enable ssl on the server")
-            }
+            Self::TlsNotOffered => f.write_str("the server doesn't support TLS, but sslmode requires it"),
             Self::TlsRequestRefused => f.write_str("the server answered the TLS request with an error"),
             Self::TlsFile(m) | Self::TlsIdentity(m) | Self::AuthMethod(m) => f.write_str(m),
             Self::TlsHandshake(m) => write!(f, "the TLS handshake failed: {m}"),
@@ -115,6 +113,9 @@ pub(crate) fn remedy(a: &Attempt) -> Option<&'static str> {
         Code::DialFailed => "check host and port, and that the server runs and is reachable from here",
         Code::ConnectTimedOut => {
             "check host and port, the server and what lies between (firewalls), or raise connect_timeout"
+        }
+        Code::TlsRefused => {
+            "enable ssl on the server, or change sslmode (prefer takes a session without TLS)"
         }
         Code::TlsFailed => "check sslmode and the TLS versions and certificates of both sides",
         Code::TlsIdentity => "check that host is the certificate's name and sslrootcert its issuer",

@@ -14,13 +14,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, broadcast, watch as version};
+use tokio::task::JoinHandle;
 
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode};
 use crate::decide::topology::{
-    Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, RoleFacts, Snapshot, State,
-    Topology, TopologyOptions,
+    Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, ProbeState, RoleFacts,
+    Snapshot, State, Topology, TopologyOptions,
 };
 use crate::error::{Code, SqlState};
 use crate::event::{Event, EventKind};
@@ -64,6 +66,14 @@ pub(crate) struct Monitor {
     /// The connector is gone: nothing new is begun.
     closed: AtomicBool,
     gates: Mutex<HashMap<HostId, Arc<Semaphore>>>,
+    /// The runtime that was started in last, and the watch task there.
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    runtime: Handle,
+    /// `None` with `monitor=off`.
+    watch: Option<JoinHandle<()>>,
 }
 
 /// The numbers of addresses: the same for the same address and port for ever.
@@ -100,19 +110,55 @@ impl Monitor {
             searching: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             gates: Mutex::default(),
+            running: Mutex::default(),
         });
         monitor.opener.watched_by(Arc::downgrade(&monitor));
         monitor
     }
 
-    /// Starts the watch task (not with `monitor=off`). It ends when the last other owner of the monitor is gone.
+    /// Starts the watch task (not with `monitor=off`), again if the runtime that it ran in is gone. It ends when the
+    /// last other owner of the monitor is gone. Outside of a runtime nothing can run, so nothing is started.
     pub(crate) fn start(self: &Arc<Self>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let mut running = lock(&self.running);
+        let first = running.is_none();
+        let over = |r: &Running| r.watch.as_ref().is_some_and(JoinHandle::is_finished);
+        if !first && !running.as_ref().is_some_and(over) {
+            return;
+        }
+        let watching = self.config.monitor != MonitorMode::Off;
+        let watch = watching.then(|| runtime.spawn(watch::supervise(Arc::downgrade(self))));
+        *running = Some(Running { runtime, watch });
+        drop(running);
+        if !first {
+            return self.resume();
+        }
         for c in lookup::fixed(&self.config) {
             self.known(&c);
         }
-        if self.config.monitor != MonitorMode::Off {
-            tokio::spawn(watch::supervise(Arc::downgrade(self)));
+    }
+
+    /// What ran in a runtime that is gone will never answer.
+    fn resume(self: &Arc<Self>) {
+        for h in &self.snapshot_now().hosts {
+            match h.probe {
+                ProbeState::Dialling => {
+                    self.feed(Input::ProbeConnectFailed { host: h.id, kind: ConnectKind::Other });
+                }
+                ProbeState::Open | ProbeState::Asked => {
+                    lock(&self.probes).close(h.id);
+                    self.feed(Input::ProbeFailed { host: h.id, cause: Ended::Local });
+                }
+                ProbeState::None | ProbeState::Short => {}
+            }
         }
+    }
+
+    /// Runs a task here, or where the monitor was started: a caller's future may be dropped outside of any runtime.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
+        let runtime =
+            Handle::try_current().ok().or_else(|| lock(&self.running).as_ref().map(|r| r.runtime.clone()));
+        Some(runtime?.spawn(task))
     }
 
     /// Takes one fact and carries out what follows from it.
@@ -198,19 +244,27 @@ impl Monitor {
         }
     }
 
-    /// Gives a harmless request that long to finish; then it is cancelled and its session ended.
+    /// Gives a harmless request that long to finish, and nothing may follow it: then its session is ended, and what
+    /// still runs is cancelled.
     fn end_after(self: &Arc<Self>, member: Arc<Member>, grace: Duration, verdict: EndCause) {
+        member.condemn(verdict.clone());
+        if !member.tap.harmless() {
+            // Something left in that very moment.
+            return member.end(verdict);
+        }
         let opener = Arc::clone(&self.opener);
-        tokio::spawn(async move {
+        self.spawn(async move {
             let until = clock::now() + grace;
             while member.tap.busy() && clock::now() < until && member.ended().is_none() {
                 clock::sleep_until(clock::now() + Duration::from_millis(5)).await;
             }
-            if member.tap.busy() && member.ended().is_none() && member.tap.harmless() {
+            let runs = member.tap.busy() && member.ended().is_none() && member.tap.harmless();
+            // The caller doesn't wait for the errand.
+            member.end(verdict);
+            if runs {
                 // What can't be cancelled is closed all the same.
                 let _ = cancel::send(&opener, &member).await;
             }
-            member.end(verdict);
         });
     }
 

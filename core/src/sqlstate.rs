@@ -84,8 +84,9 @@ const HOPELESS: Meaning = DENIED.stops();
 
 /// Codes and, with two characters, whole classes; the longer entry wins.
 pub const TABLE: &[(&str, Meaning)] = &[
-    // A pooler or a foreign server lost or refused *its* connection. The statement was refused, so nothing was done,
-    // except for 08007, which says that nobody knows. PgBouncer reports nearly all of its own troubles as 08P01.
+    // A pooler or a foreign server lost or refused *its* connection. In a block the statement was undone; one that
+    // commits by itself may be done over there (decide::classify). 08007 says that nobody knows. PgBouncer reports
+    // nearly all of its own troubles as 08P01.
     ("08", NOT_HERE.backoff()),
     ("08000", AGAIN.backoff()),
     ("08001", AGAIN.backoff()),

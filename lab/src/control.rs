@@ -112,7 +112,29 @@ impl Control {
             // Only "status" is left.
             _ => {}
         }
-        Ok(self.status(i))
+        let mut reply = self.status(i);
+        if let (Some(warning), Some(fields)) = (self.stale(verb), reply.as_object_mut()) {
+            fields.insert("warning".into(), warning.into());
+        }
+        Ok(reply)
+    }
+
+    /// Whether a command that may bring up or leave a second primary did: what to know of it.
+    fn stale(&self, verb: &str) -> Option<String> {
+        if !["start", "thaw", "undemote", "heal", "promote"].contains(&verb) {
+            return None;
+        }
+        let c = &self.cluster;
+        let takes_writes = |i: &usize| {
+            let n = c.node(*i);
+            n.is_alive() && !n.is_frozen() && !n.is_standby_by_files() && !n.is_demoted() && !c.is_cut(*i)
+        };
+        let stale = (0..c.nodes().len()).filter(|i| *i != c.primary()).find(takes_writes)?;
+        let (old, new) = (c.node(stale).name(), c.node(c.primary()).name());
+        Some(format!(
+            "{old} is a stale primary, for {new} was promoted since: where both take writes that is a split brain; \
+             `restart {old}` makes it a standby of {new}"
+        ))
     }
 
     /// By files and processes alone: a frozen or cut node can't be asked.

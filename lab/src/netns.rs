@@ -125,7 +125,10 @@ fn netns_number() -> Result<u64, LabError> {
 /// Drops every packet to and from these addresses, and lets all others through again: the whole set in one step.
 pub(crate) fn cut_off(addresses: &[Ipv4Addr]) -> Result<(), LabError> {
     if !is_private() {
-        return Err(LabError::State("networks are cut only inside a private network namespace".into()));
+        return Err(LabError::State(
+            "networks are cut only inside a private network namespace, which `pgfollow lab --exec CMD` makes"
+                .into(),
+        ));
     }
     nft::drop_packets_of(addresses).map_err(LabError::io("setting packet filters (nf_tables)"))
 }

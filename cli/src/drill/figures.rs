@@ -29,6 +29,8 @@ pub(crate) struct Figures {
     /// Of the lost ones: those that no client could have saved (asynchronous replication, or acknowledged by the old
     /// primary after another promotion was asked for).
     pub(crate) lost_by_servers: u64,
+    /// Of those: acknowledged by a superseded primary when its successor was ready already.
+    pub(crate) lost_after_ready: u64,
     pub(crate) doubled: u64,
     /// Last write acknowledged by another node after the last promoted one was ready; 0 without any.
     pub(crate) stale_acked: f64,
@@ -118,7 +120,10 @@ fn acknowledged(f: &mut Figures, seen: &Seen, last: &Promotion, c: &Call, by: &s
         let later = &seen.promotions[wrote.map_or(0, |n| n + 1)..];
         let may_split = matches!(seen.fault, Fault::SplitBrain | Fault::Trigger);
         let split = may_split && later.iter().any(|p| c.end > p.asked);
-        f.lost_by_servers += u64::from(by != final_node && (!seen.sync || split));
+        if by != final_node && (!seen.sync || split) {
+            f.lost_by_servers += 1;
+            f.lost_after_ready += u64::from(later.first().is_some_and(|p| c.end > p.ready));
+        }
     }
 }
 
@@ -207,6 +212,14 @@ mod tests {
         assert_eq!(of(Fault::SplitBrain, true, late(), &[]).lost_by_servers, 1);
         assert_eq!(of(Fault::SplitBrain, true, early(), &[]).lost_by_servers, 0);
         assert_eq!(of(Fault::Kill, false, early(), &[]).lost_by_servers, 1);
+        let beside = || {
+            let calls = [(0, 1050), (1, 1150), (2, 1160)];
+            calls.map(|(seq, end)| call(0, seq, 1000, end, ok("a"))).to_vec()
+        };
+        for sync in [true, false] {
+            let f = of(Fault::SplitBrain, sync, beside(), &[]);
+            assert_eq!((f.lost, f.lost_by_servers, f.lost_after_ready), (3, 3, 2), "sync {sync}");
+        }
         let f = of(Fault::Kill, false, on_new(), &[]);
         assert_eq!((f.lost, f.lost_by_servers), (1, 0));
     }

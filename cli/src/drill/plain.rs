@@ -25,7 +25,8 @@ fn config(conninfo: &str) -> Result<Config, String> {
     let mut config: Config = conninfo.parse().map_err(|e| in_full(&e))?;
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     config.application_name(Kind::Plain.application());
-    let known = pgfollow::Config::parse(conninfo).map_err(|e| e.to_string())?;
+    let known = pgfollow::Config::builder().conninfo(conninfo).set("target_session_attrs", "read-write");
+    let known = known.build().map_err(|e| e.to_string())?;
     if config.get_user().is_none() {
         config.user(&known.user);
     }

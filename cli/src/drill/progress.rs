@@ -1,4 +1,4 @@
-//! What is going on, on standard error, on a terminal only.
+//! What is going on, on standard error: a line that changes on a terminal, a line for each stage elsewhere.
 
 use std::borrow::Cow;
 use std::io::IsTerminal;
@@ -10,7 +10,7 @@ use super::process::Client;
 
 const EVERY: Duration = Duration::from_millis(250);
 
-/// A line that changes; nothing where nobody looks.
+/// Tells the stages.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -27,6 +27,10 @@ impl Progress {
     }
 
     pub(crate) fn stage(&self, what: impl Into<Cow<'static, str>>) {
+        let what = what.into();
+        if self.0.is_hidden() {
+            anstream::eprintln!("drill: {what}");
+        }
         self.0.set_prefix(what);
     }
 

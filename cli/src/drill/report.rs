@@ -5,9 +5,12 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
+use super::client::Kind;
 use super::fault::Fault;
 use super::figures::{Figures, between};
+use super::legend;
 use super::scene::{Plan, Seen};
+use crate::units::round_ms as round;
 
 /// How many distinct errors of a client are shown.
 const MESSAGES: usize = 5;
@@ -95,7 +98,11 @@ impl Report<'_> {
     }
 
     pub(crate) fn text(&self) -> String {
+        let plain = self.figures.len() > 1;
         let mut text = vec![self.sentence(), String::new(), self.situation()];
+        if plain {
+            text.push(legend::PLAIN_POOL.to_owned());
+        }
         text.push(self.table());
         for (c, f) in self.seen.clients.iter().zip(&self.figures) {
             if f.messages.is_empty() {
@@ -110,6 +117,10 @@ impl Report<'_> {
             }
         }
         text.extend(self.notes());
+        text.extend(legend::rows(plain));
+        if plain {
+            text.extend(legend::hint(self.seen.fault).map(str::to_owned));
+        }
         text.join("\n")
     }
 
@@ -176,10 +187,7 @@ impl Report<'_> {
         // A line under the head and nothing else.
         table.load_preset(presets::NOTHING).set_style(TableComponent::HeaderLines, '─');
         let mut head = vec![String::new()];
-        head.extend(self.seen.clients.iter().map(|c| match c.kind {
-            super::client::Kind::Pgfollow => "pgfollow".to_owned(),
-            super::client::Kind::Plain => "plain pool".to_owned(),
-        }));
+        head.extend(self.seen.clients.iter().map(|c| title(c.kind).to_owned()));
         table.set_header(head);
         let mut row = |name: &str, cell: &dyn Fn(&Figures) -> String| {
             let mut cells = vec![name.to_owned()];
@@ -225,16 +233,42 @@ impl Report<'_> {
 
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.seen.notes.clone();
-        if self.figures.iter().any(|f| f.lost_by_servers > 0) {
+        let (mut beside, mut before) = (false, false);
+        for (c, f) in self.seen.clients.iter().zip(&self.figures).filter(|(_, f)| f.lost_by_servers > 0) {
+            let early = f.lost_by_servers - f.lost_after_ready;
+            (beside, before) = (beside || f.lost_after_ready > 0, before || early > 0);
+            notes.push(format!(
+                "Lost by the servers, {}: {} writes. The old primary acknowledged {} of them after the new one was \
+                 ready, {early} before.",
+                title(c.kind),
+                f.lost_by_servers,
+                f.lost_after_ready,
+            ));
+        }
+        if beside {
+            notes.push(
+                "Those after it: the superseded primary went on beside its successor, and only the successor's \
+                 writes stay. A client can only leave the old one soon."
+                    .to_owned(),
+            );
+        }
+        if before {
             notes.push(if self.seen.sync {
-                "Writes that the old primary acknowledged beside its successor are lost by the servers: no client \
-                 can save them."
+                "Those before it: the old primary acknowledged them while its successor was being promoted."
             } else {
-                "With asynchronous replication the servers lose what a standby had not received yet: no client can \
-                 save it."
+                "Those before it: with asynchronous replication the servers lose what a standby had not received yet, \
+                 and no client can save it."
             }.to_owned());
         }
         notes
+    }
+}
+
+/// What people call a client.
+const fn title(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pgfollow => "pgfollow",
+        Kind::Plain => "plain pool",
     }
 }
 
@@ -256,6 +290,7 @@ fn client_json(name: &str, f: &Figures) -> Value {
         "acknowledged": f.acknowledged,
         "lost": f.lost,
         "lost_by_servers": f.lost_by_servers,
+        "lost_after_ready": f.lost_after_ready,
         "doubled": f.doubled,
         "stale_acked": round(f.stale_acked),
         "stale_acked_writes": f.stale_count,
@@ -265,11 +300,6 @@ fn client_json(name: &str, f: &Figures) -> Value {
         "waiting_at_end": f.waiting,
         "connections_first_second": f.connections,
     })
-}
-
-/// Microseconds are enough.
-fn round(ms: f64) -> f64 {
-    (ms * 1e3).round() / 1e3
 }
 
 fn span(ms: f64) -> String {
@@ -286,4 +316,104 @@ fn after(ms: f64) -> String {
         return "as soon as the new primary accepted writes".to_owned();
     }
     format!("{} after the new primary accepted its first write", span(ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+
+    use pgfollow::Class;
+
+    use super::super::fault::Promotion;
+    use super::super::record::CallError;
+    use super::super::scene::ClientSeen;
+    use super::*;
+
+    /// A drill of both clients in which everything that has a key took place.
+    fn drill(fault: Fault, plain: bool) -> (Plan, Seen, Vec<Figures>) {
+        let plan = Plan {
+            fault,
+            after: Duration::from_secs(3),
+            workers: 8,
+            rate: 20,
+            plain,
+            plain_wait: Duration::from_secs(20),
+        };
+        let kinds = if plain { &[Kind::Pgfollow, Kind::Plain][..] } else { &[Kind::Pgfollow] };
+        let clients = kinds.iter().map(|&kind| ClientSeen {
+            kind,
+            calls: Vec::new(),
+            present: HashMap::new(),
+            connections: None,
+        });
+        let seen = Seen {
+            fault,
+            server_version: "15.1".to_owned(),
+            sync: false,
+            nodes: vec!["a:1@1".to_owned(), "b:1@1".to_owned()],
+            promotions: vec![Promotion { node: 1, fault: 1_000_000, asked: 2_000_000, ready: 9_000_000 }],
+            clients: clients.collect(),
+            notes: vec!["a note".to_owned()],
+        };
+        let error = CallError { class: Class::Transient, code: "x".to_owned(), message: "x".to_owned() };
+        let classes = ["transient", "permanent", "unknown-outcome"];
+        let figures = Figures {
+            errors: classes.map(|c| (c.to_owned(), 1)).into(),
+            messages: vec![(error, 1)],
+            lost: 7,
+            lost_by_servers: 7,
+            lost_after_ready: 5,
+            ..Figures::default()
+        };
+        let figures = vec![figures; seen.clients.len()];
+        (plan, seen, figures)
+    }
+
+    fn report<T>(fault: Fault, plain: bool, read: impl FnOnce(&Report<'_>) -> T) -> T {
+        let (plan, seen, figures) = drill(fault, plain);
+        read(&Report { plan: &plan, seen: &seen, budget: Duration::from_millis(250), figures })
+    }
+
+    fn keys(json: &Value, into: &mut BTreeSet<String>) {
+        match json {
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+                into.insert(key.clone());
+                keys(value, into);
+            }),
+            Value::Array(items) => items.iter().for_each(|v| keys(v, into)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_key_and_verdict_is_described_in_the_docs() {
+        let page = include_str!("../../../docs/drill.md");
+        let mut words = BTreeSet::new();
+        keys(&report(Fault::Kill, true, |r| r.json()), &mut words);
+        assert!(words.contains("first_success_after_ready_ms") && words.contains("count"), "{words:?}");
+        let verdicts = [Verdict::Good, Verdict::OverBudget, Verdict::WrongWrites];
+        words.extend(verdicts.map(|v| v.name().to_owned()));
+        let missing: Vec<_> = words.iter().filter(|w| !page.contains(&format!("`{w}`"))).collect();
+        assert!(missing.is_empty(), "not in docs/drill.md: {missing:?}");
+    }
+
+    #[test]
+    fn losses_beside_a_successor_are_told_from_those_of_asynchronous_replication() {
+        let notes = report(Fault::SplitBrain, false, |r| r.notes()).join("\n");
+        assert!(notes.contains("servers, pgfollow: 7 writes"), "{notes}");
+        assert!(notes.contains("acknowledged 5 of them after the new one was ready, 2 before"), "{notes}");
+        assert!(notes.contains("superseded primary") && notes.contains("asynchronous"), "{notes}");
+    }
+
+    #[test]
+    fn a_kind_fault_is_called_one_and_a_plain_pool_is_spoken_of_only_where_there_is_one() {
+        for (fault, plain, hint) in
+            [(Fault::Kill, true, true), (Fault::Freeze, true, false), (Fault::Kill, false, false)]
+        {
+            let text = report(fault, plain, |r| r.text());
+            assert_eq!(text.contains("--fault freeze"), hint, "{text}");
+            assert_eq!(text.contains("deadpool"), plain, "{text}");
+            assert_eq!(text.contains("plain pool"), plain, "{text}");
+        }
+    }
 }

@@ -59,7 +59,7 @@ pub(crate) async fn play(
     plan: &Plan,
     progress: &Progress,
 ) -> Result<Seen, LabError> {
-    progress.stage("starting the cluster");
+    progress.stage("starting the servers");
     let cluster = Cluster::start(options).await?;
     let mut nodes = Vec::new();
     for node in cluster.nodes() {

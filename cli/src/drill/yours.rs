@@ -62,6 +62,7 @@ impl Yours {
 
     /// Looks at the cluster and changes nothing. Leaves the plain pool out of the plan where it can't take part.
     pub(crate) async fn look(self, plan: &mut Plan) -> Result<Ready, LabError> {
+        anstream::eprintln!("drill: waiting up to {} s for a session to your cluster", SESSION.as_secs());
         let session = self.session().await?;
         let sql = "select current_setting('server_version'), current_database()::text, current_user::text, \
                    current_setting('synchronous_standby_names') <> '' \

@@ -140,6 +140,13 @@ impl Config {
                     .to_owned(),
             );
         }
+        if self.hosts.len() > 1 && self.target_session_attrs.is_none() {
+            notes.push(
+                "target_session_attrs isn't set: any of the hosts will do, a standby too; a service that writes wants \
+                 target_session_attrs=read-write"
+                    .to_owned(),
+            );
+        }
         self.warnings.extend(notes);
     }
 }

@@ -406,6 +406,8 @@ fn answered(facts: &Facts, code: SqlState, m: Meaning) -> Verdict {
     let at_commit = facts.phase == Phase::Commit;
     // A cancel that raced with COMMIT, or a commit that went through another server and lost it there.
     let raced = at_commit && (code.as_str() == "57014" || code.as_str().starts_with("08"));
+    // A statement outside a block commits as well: the other server (a pooler's, a foreign table's) may have done it.
+    let raced = raced || (!r.in_transaction && matches!(code.as_str(), "08000" | "08006"));
     // What a procedure committed before it failed stays committed.
     let in_parts = r.may_commit_inside && !r.in_transaction;
     if changes && (raced || in_parts || m.at_statement == Class::UnknownOutcome) {

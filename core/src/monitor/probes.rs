@@ -79,7 +79,7 @@ impl Probes {
 /// Opens a probe session and reads its first row.
 pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect: Duration, login: Duration) {
     let m = Arc::clone(monitor);
-    let task = tokio::spawn(async move {
+    let task = monitor.spawn(async move {
         match opened(&m, host, &to, connect, login).await {
             Ok((session, row, rtt)) => {
                 let mut probes = lock(&m.probes);
@@ -98,6 +98,7 @@ pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect:
             }
         }
     });
+    let Some(task) = task else { return };
     if let Some(before) = lock(&monitor.probes).dials.insert(host, task.abort_handle()) {
         before.abort();
     }
@@ -160,7 +161,7 @@ async fn opened(
 pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
     let Some(probe) = lock(&monitor.probes).sessions.get(&host).cloned() else { return };
     let m = Arc::clone(monitor);
-    tokio::spawn(async move {
+    monitor.spawn(async move {
         let asked = clock::now();
         match answer(&m, &probe).await {
             // Another session has taken its place: what that one said is newer.

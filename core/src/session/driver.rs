@@ -140,19 +140,33 @@ pub(crate) fn spawn(
     watcher: Weak<Monitor>,
 ) -> Messages {
     let messages = Messages::new();
-    let inbox = messages.clone();
+    let over = Over { member, inbox: messages.clone(), watcher };
     tokio::spawn(async move {
-        drive(&mut connection, &member, &inbox, &watcher).await;
-        inbox.close();
-        // The topology learns of it before any caller does, so that a caller who turns back at once meets a search
-        // under way instead of trying every host himself.
-        if let Some(m) = watcher.upgrade() {
-            m.ended(&member);
-        }
+        drive(&mut connection, &over.member, &over.inbox, &over.watcher).await;
+        drop(over);
         // This closes the socket and fails every call in flight; nothing is written.
         drop(connection);
     });
     messages
+}
+
+/// Tells everybody of the end, also when the task goes with its runtime.
+struct Over {
+    member: Arc<Member>,
+    inbox: Messages,
+    watcher: Weak<Monitor>,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.member.end(EndCause::Closed);
+        self.inbox.close();
+        // The topology learns of it before any caller does, so that a caller who turns back at once meets a search
+        // under way instead of trying every host himself.
+        if let Some(m) = self.watcher.upgrade() {
+            m.ended(&self.member);
+        }
+    }
 }
 
 async fn drive(

@@ -99,6 +99,8 @@ pub(crate) struct Member {
     /// Its owner looks only whether it is closed.
     blind: AtomicBool,
     limit: Option<Limit>,
+    /// Why it is about to end: what is out may finish, nothing may follow.
+    sentence: OnceLock<EndCause>,
     end: OnceLock<End>,
     /// Wakes the driver: the end is decided, or the owner has let go.
     pub(crate) bell: AtomicWaker,
@@ -155,6 +157,7 @@ impl Member {
             retired: AtomicBool::new(false),
             blind: AtomicBool::new(false),
             limit,
+            sentence: OnceLock::new(),
             end: OnceLock::new(),
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
@@ -222,8 +225,16 @@ impl Member {
         tracing::debug!(target: "pgfollow", host = %self.candidate, lift, ?set, "tcp_user_timeout of a full socket");
     }
 
+    /// Lets what is out finish and nothing else leave; whatever ends the session from now on, this is why.
+    pub(crate) fn condemn(&self, cause: EndCause) {
+        let _ = self.sentence.set(cause);
+        self.retire();
+        self.tap.seal();
+    }
+
     /// Ends the session: its socket closes without another byte, and calls on it return. The first cause stays.
     pub(crate) fn end(&self, cause: EndCause) {
+        let cause = self.sentence.get().cloned().unwrap_or(cause);
         // The cause is there before anyone can see the end.
         let _ = self.end.set(End { cause, at: clock::now() });
         self.bell.wake();

@@ -58,7 +58,7 @@ impl Why {
                     ended: false,
                     sync_rep: false,
                 }));
-                Error::new(Code::Server, class, clean(db.message()))
+                Error::new(Code::Server, class, self.words(state, db))
                     .with_sqlstate(state)
                     .at_stage(Stage::Work)
             }
@@ -86,6 +86,18 @@ impl Why {
             .with_sent(sent)
             .with_transaction(status)
             .caused_by(Box::new(e))
+    }
+
+    /// The server's message, with the remedy where a write met a standby. (In a block begun READ ONLY the mistake is
+    /// the caller's own, on whatever host.)
+    fn words(&self, state: SqlState, db: &tokio_postgres::error::DbError) -> String {
+        let mut words = clean(db.message());
+        let tap = &self.member.tap;
+        if state.as_str() == "25006" && tap.flag("in_hot_standby") == Some(true) && !tap.read_only_block() {
+            words
+                .push_str("; the session is on a standby: target_session_attrs=read-write finds the primary");
+        }
+        words
     }
 
     /// Runs a call under a deadline; see [`crate::Session::within`].

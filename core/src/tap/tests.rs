@@ -471,7 +471,7 @@ fn the_servers_refusal_is_kept_clean_and_marked_where_anyone_could_have_written_
             tap.received(&auth(0, b"")).expect("fine");
         }
         tap.received(&error("FATAL", "3D000", "no\x1b[0m such")).expect("tokio-postgres reads it");
-        let text = if private { "no [0m such" } else { "no [0m such (said in clear text)" };
+        let text = if private { "no [0m such" } else { "no [0m such (without TLS, unverified)" };
         let expected = Failure::Server {
             sqlstate: SqlState::new("3D000").expect("one"),
             message: text.to_owned(),

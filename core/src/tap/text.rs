@@ -14,7 +14,7 @@ pub(super) struct Effects {
     pub(super) commits: bool,
     /// It does commit: COMMIT, END or PREPARE, read with certainty.
     pub(super) certain: bool,
-    /// It calls code that may commit on its own in autocommit: CALL, DO.
+    /// It may commit on its own in autocommit and fail later: CALL, DO, and what runs CONCURRENTLY.
     pub(super) calls: bool,
     /// It may end the block: those, ROLLBACK and ABORT.
     pub(super) ends: bool,
@@ -22,7 +22,8 @@ pub(super) struct Effects {
     pub(super) goes_on: bool,
     /// It goes on behind a commit of its own: that lasts though the answer is an error.
     pub(super) midway: bool,
-    /// It begins a block that is READ ONLY (true), or one that isn't, or may make a READ ONLY one writable (false).
+    /// It begins a block that is READ ONLY (true), or one that isn't, or does what a READ ONLY one mustn't be trusted
+    /// with from then on (false): it may make it writable, or have its COMMIT send a notification.
     pub(super) read_only: Option<bool>,
 }
 
@@ -324,6 +325,7 @@ impl Scanner {
                         (Kind::Begin, Effects { read_only: Some(false), ..Effects::default() })
                     }
                     b"SET" | b"RESET" => (Kind::Set, Effects::default()),
+                    b"NOTIFY" => (Kind::Other, Effects { read_only: Some(false), ..Effects::PLAIN }),
                     b"SAVEPOINT" | b"RELEASE" | b"SHOW" => (Kind::Other, Effects::default()),
                     _ => (Kind::Other, Effects::PLAIN),
                 }
@@ -335,6 +337,11 @@ impl Scanner {
             (Kind::Rollback, b"PREPARED") if self.words == 2 => self.statement = Effects::MAY_COMMIT,
             // ROLLBACK [WORK | TRANSACTION] TO [SAVEPOINT] s: the block goes on.
             (Kind::Rollback, b"TO") if self.words <= 3 => self.statement = Effects::default(),
+            // A READ ONLY block may notify, and its COMMIT sends that.
+            (Kind::Other, b"PG_NOTIFY") => self.statement.read_only = Some(false),
+            // CREATE INDEX, DETACH PARTITION and their like commit several times, and leave what they had done behind
+            // when they fail. (REFRESH doesn't; in a block all the others are refused.)
+            (Kind::Other, b"CONCURRENTLY") => self.statement.calls = true,
             _ => {}
         }
     }
