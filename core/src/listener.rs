@@ -374,7 +374,6 @@ impl Task {
             let next = match pulse.look(member.tap.last_in(), member.doubted(), clock::now()) {
                 Beat::Wait(until) => until,
                 Beat::Ask => {
-                    member.trust();
                     asking = Some(Box::pin(session.simple_query(question(member)))).into();
                     continue;
                 }
@@ -394,6 +393,7 @@ impl Task {
                 Some(answer) = &mut asking => {
                     asking = None.into();
                     pulse.answered(clock::now());
+                    member.proved();
                     // An error is the session's end, or an answer like any other.
                     let asked = answer.ok().and_then(|a| role::question_answer(&a));
                     let now = Role { transaction_read_only: asked, ..told(member) };

@@ -89,6 +89,10 @@ impl Session {
         }
     }
 
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
+    }
+
     /// Where it landed: the configured name and the address.
     pub fn candidate(&self) -> &Candidate {
         &self.member.candidate
@@ -248,10 +252,6 @@ impl Session {
     /// transactions of the bare client don't mind the tag of COMMIT.
     pub fn into_parts(self) -> (Client, Ending) {
         (self.client, Ending::new(self.member, self.messages, self.leash))
-    }
-
-    pub(crate) fn member(&self) -> &Arc<Member> {
-        &self.member
     }
 
     /// From now on all messages go there, and [`Self::message`] tells of the end alone.

@@ -184,8 +184,8 @@ impl Member {
         self.doubted.load(Ordering::Relaxed)
     }
 
-    /// A ping is under way that will tell.
-    pub(crate) fn trust(&self) {
+    /// A ping was answered.
+    pub(crate) fn proved(&self) {
         self.doubted.store(false, Ordering::Relaxed);
     }
 
