@@ -106,7 +106,7 @@ async fn a_deadpool_gives_up_connections_whose_host_takes_no_writes_any_more() {
 #[tokio::test]
 async fn when_no_host_can_be_had_deadpool_gives_the_error_of_pgfollow() {
     let conninfo = "postgresql://u@127.0.0.1:1/d?pool_acquire_timeout=300ms&monitor=off";
-    let e = pool(&Connector::new(conninfo).unwrap()).get().await.err().expect("nobody listens there");
+    let Err(e) = pool(&Connector::new(conninfo).unwrap()).get().await else { panic!("nobody listens there") };
     assert!(matches!(e, PoolError::Backend(_)), "{e:?}");
     let ours = Error::find(&e).unwrap_or_else(|| panic!("{e:?}"));
     assert_eq!(ours.class(), Class::Transient);
