@@ -144,7 +144,6 @@ impl Listener {
         let (apply, applied) = watch::channel(None);
         let outbox = Arc::new(Outbox {
             inner: Mutex::new(Inner { buffer: Buffer::new(BUFFER), lost: None, error: None, closed: false }),
-            wanted: changes.clone(),
             reader: AtomicWaker::new(),
         });
         let out = Closing(Arc::clone(&outbox));
@@ -235,7 +234,6 @@ fn check(name: &str) -> Result<(), Error> {
 struct Outbox {
     inner: Mutex<Inner>,
     reader: AtomicWaker,
-    wanted: watch::Receiver<Wanted>,
 }
 
 struct Inner {
@@ -250,13 +248,10 @@ impl Outbox {
     /// The session said something.
     fn take(&self, message: Message) {
         let Message::Notification { channel, payload, process_id } = message else { return };
-        // One that was removed a moment ago is no longer of interest.
-        if self.wanted.borrow().names.contains(&channel) {
-            self.heard_again();
-            let heard = Heard::Notification { channel, payload, process_id };
-            lock(&self.inner).buffer.push(heard, clock::now());
-            self.reader.wake();
-        }
+        self.heard_again();
+        let heard = Heard::Notification { channel, payload, process_id };
+        lock(&self.inner).buffer.push(heard, clock::now());
+        self.reader.wake();
     }
 
     /// A session that listened has ended.
