@@ -5,7 +5,7 @@ set -uo pipefail
 LAB_SKIPPED_TESTS=$(mktemp)
 export LAB_SKIPPED_TESTS
 trap 'rm -f "$LAB_SKIPPED_TESTS"' EXIT
-"${CARGO:-cargo}" test --workspace --no-fail-fast "$@"
+"${CARGO:-cargo}" test --workspace --all-features --no-fail-fast "$@"
 status=$?
 [ $status -eq 0 ] || printf '\nsome tests FAILED: see above\n'
 printf '\n%s skipped\n' "$(wc -l < "$LAB_SKIPPED_TESTS")"

@@ -22,6 +22,7 @@ use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
 use crate::event::Event;
 use crate::host::{Address, HostId};
+use crate::listener::Listener;
 use crate::lock;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
@@ -414,11 +415,30 @@ impl Connector {
         self.inner.config.target_session_attrs.unwrap_or(SessionAttrs::Any)
     }
 
-    fn jittered(&self, d: Duration) -> Duration {
+    pub(crate) fn jittered(&self, d: Duration) -> Duration {
         use rand::{RngExt, SeedableRng};
         let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
         let share = self.inner.config.tuning.jitter;
         d.mul_f64(rand::rngs::StdRng::seed_from_u64(seed).random_range(1.0 - share..=1.0 + share))
+    }
+
+    /// Listens to these channels on whichever host takes writes, whatever `target_session_attrs` says. The names are
+    /// exact: `NOTIFY Orders` without quotes goes to `orders`.
+    ///
+    /// # Errors
+    /// A name that PostgreSQL can't have: empty, over 63 bytes, or with a NUL.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn listener<C: Into<String>>(
+        &self,
+        channels: impl IntoIterator<Item = C>,
+    ) -> Result<Listener, Error> {
+        Listener::start(self.clone(), channels.into_iter().map(Into::into))
+    }
+
+    pub(crate) fn monitor(&self) -> &Arc<Monitor> {
+        &self.inner.monitor
     }
 
     /// What is known of every host now.

@@ -399,6 +399,40 @@ impl Error {
         }))
     }
 
+    /// The error of pgfollow that is among the causes of another one: of a driver's or a pool's.
+    pub fn find<'a>(e: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
+        let mut next = Some(e);
+        while let Some(e) = next {
+            if let Some(ours) = e.downcast_ref() {
+                return Some(ours);
+            }
+            // An io::Error names the cause of what it wraps, not what it wraps.
+            let wrapped = e.downcast_ref().and_then(std::io::Error::get_ref);
+            next = wrapped.map(|w| w as _).or_else(|| e.source());
+        }
+        None
+    }
+
+    /// The same once more, without what lies underneath: for a wrapper that keeps this one.
+    pub(crate) fn copy(&self) -> Self {
+        let Parts { code, class, stage, sqlstate, sent, transaction, retry_after, .. } = *self.0;
+        let (message, host) = (self.0.message.clone(), self.0.host.clone());
+        let attempts = self.0.attempts.clone();
+        Self(Box::new(Parts {
+            code,
+            class,
+            message,
+            stage,
+            sqlstate,
+            host,
+            sent,
+            transaction,
+            retry_after,
+            attempts,
+            source: None,
+        }))
+    }
+
     /// Adds the attempts of a connect.
     #[must_use]
     pub fn with_attempts(mut self, attempts: Vec<Attempt>) -> Self {

@@ -47,6 +47,7 @@
 //!
 //! - [`Error`]: code, class, host, stage, what had left, every attempt of a connect
 //! - [`Connector::topology`], [`Connector::events`], [`Connector::health`], [`Connector::names`]: what is known, and changes
+//! - [`Connector::listener`]: notifications, from whichever host is primary
 //! - [`config`]: every option; [`conninfo`]: the strings; [`clock`]: what a [`Moment`] is
 //! - [`decide`]: the decisions, pure and without I/O, for those who want to know or to test them
 //!
@@ -55,6 +56,7 @@
 mod connect;
 mod connector;
 mod handshake;
+mod listener;
 mod lookup;
 mod monitor;
 mod open;
@@ -69,6 +71,8 @@ mod tls;
 pub mod clock;
 pub mod config;
 pub mod conninfo;
+#[cfg(feature = "deadpool")]
+pub mod deadpool;
 pub mod decide;
 pub mod dial;
 pub mod error;
@@ -89,9 +93,10 @@ pub use decide::topology::{HostSnapshot, Snapshot, State, TermRow, TopologyEvent
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use event::{Event, EventKind};
 pub use host::{Address, Candidate, HostId, HostSpec};
+pub use listener::{Channels, Gap, GapCause, Heard, Listener};
 pub use pool::{Pool, PoolOptions, PoolSession, PoolStats};
 pub use resolve::Resolver;
-pub use session::{EndCause, Message, Session, Transaction, TransactionBuilder, Why};
+pub use session::{EndCause, Ending, Message, Session, Transaction, TransactionBuilder, Why};
 pub use tokio_postgres;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

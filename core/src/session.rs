@@ -7,7 +7,9 @@
 
 pub(crate) mod cancel;
 pub(crate) mod driver;
+mod ending;
 pub(crate) mod member;
+mod statements;
 mod transaction;
 mod why;
 
@@ -15,7 +17,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 use crate::connect::Arrived;
 use crate::decide::accept::Role;
@@ -26,12 +28,14 @@ use crate::net::SocketReport;
 use crate::open::Opener;
 
 pub use driver::Message;
+pub use ending::Ending;
 pub use member::EndCause;
 pub use transaction::{Transaction, TransactionBuilder};
 pub use why::Why;
 
 use driver::Messages;
 use member::{Leash, Member};
+use statements::Statements;
 
 /// A session on the wanted host. Dropping it closes the connection politely.
 ///
@@ -57,8 +61,9 @@ pub struct Session {
     member: Arc<Member>,
     opener: Arc<Opener>,
     messages: Messages,
+    statements: Arc<Statements>,
     /// Dropped with it: its driver then waits no longer than a moment for an abandoned call.
-    _leash: Leash,
+    leash: Leash,
     role: Role,
     term: Option<TermRow>,
     socket: SocketReport,
@@ -74,7 +79,8 @@ impl Session {
             member: o.member,
             opener,
             messages: o.messages,
-            _leash: o.leash,
+            statements: Arc::default(),
+            leash: o.leash,
             role: o.role,
             term: o.term,
             socket: o.socket,
@@ -153,7 +159,18 @@ impl Session {
     }
 
     /// Declares that what is done here until the next call of this only reads: a lost request is then transient, not
-    /// unknown. (A transaction begun READ ONLY declares that for itself.)
+    /// unknown, so that it can simply be sent again. Nothing checks it: a SELECT may call a function that writes. (A
+    /// transaction begun READ ONLY declares that for itself, and the server holds it to it.)
+    ///
+    /// ```no_run
+    /// # async fn f(session: &pgfollow::Session) -> Result<(), pgfollow::Error> {
+    /// session.declare_read_only(true);
+    /// let found = session.query_opt("SELECT 1 FROM orders WHERE id = 7", &[]).await;
+    /// let found = found.map_err(|e| session.why().diagnose(e)); // transient, should the host go away in between
+    /// session.declare_read_only(false);
+    /// found?;
+    /// # Ok(()) }
+    /// ```
     pub fn declare_read_only(&self, yes: bool) {
         self.member.declare_read_only(yes);
     }
@@ -168,7 +185,7 @@ impl Session {
 
     /// A transaction with settings of its own (isolation, READ ONLY, DEFERRABLE).
     pub fn build_transaction(&mut self) -> TransactionBuilder<'_> {
-        TransactionBuilder::new(self.why(), self.client.build_transaction())
+        TransactionBuilder::new(self.why(), Arc::clone(&self.statements), self.client.build_transaction())
     }
 
     /// The bare client, for code that needs it. Its transactions' commits don't mind the tag.
@@ -205,6 +222,42 @@ impl Session {
 
     /// Closes it and waits for nothing.
     pub fn close(self) {}
+
+    /// The statement of that text, prepared on this session once. The 256 used last are kept. (In a block:
+    /// [`Transaction::prepare_cached`], with the same cache.)
+    ///
+    /// A statement can go stale: 26000 (somebody ran DEALLOCATE or DISCARD), or 0A000 "cached plan must not change result
+    /// type" after a change of its tables. [`Self::forget_cached`] and this again give a good one; the execution that
+    /// failed did nothing, but it has failed the block that it stood in.
+    ///
+    /// ```no_run
+    /// # async fn f(session: &pgfollow::Session) -> Result<(), pgfollow::Error> {
+    /// let by_id = session.prepare_cached("SELECT n FROM stock WHERE id = $1").await?;
+    /// let row = session.query_one(&by_id, &[&7_i32]).await.map_err(|e| session.why().diagnose(e))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// What the server says to the text, or the loss of the connection: transient, for nothing was executed.
+    pub async fn prepare_cached(&self, sql: &str) -> Result<Statement, Error> {
+        self.statements.get_or(sql, &self.why(), self.client.prepare(sql)).await
+    }
+
+    /// Forgets the statement of that text, so that [`Self::prepare_cached`] prepares it anew.
+    pub fn forget_cached(&self, sql: &str) {
+        self.statements.forget(sql);
+    }
+
+    /// The bare client, and what must be kept beside it: for pools and layers that own a client themselves. The
+    /// transactions of the bare client don't mind the tag of COMMIT.
+    pub fn into_parts(self) -> (Client, Ending) {
+        (self.client, Ending::new(self.member, self.messages, self.leash))
+    }
+
+    /// From now on all messages go there, and [`Self::message`] tells of the end alone.
+    pub(crate) fn divert(&self, to: driver::Sink) {
+        self.messages.divert(to);
+    }
 }
 
 impl Deref for Session {

@@ -106,7 +106,11 @@ impl Scene {
                 }
             }
             "leave" => {
-                let id = self.callers.iter().find(|(_, name)| Some(name.as_str()) == a.as_str()).map(|(id, _)| *id);
+                let id = self
+                    .callers
+                    .iter()
+                    .find(|(_, name)| Some(name.as_str()) == a.as_str())
+                    .map(|(id, _)| *id);
                 self.pool.leave(id.expect("a caller"));
                 Value::Null
             }
@@ -170,7 +174,10 @@ fn the_book_lends_opens_sheds_and_closes_as_its_vectors_say() {
             let now = Moment::from_millis(step["at"].as_u64().expect("a time"));
             let got = scene.step(step["do"].as_array().expect("a step"), now);
             if got != step["gives"] {
-                failures.push(format!("{} step {n} {}: {got}, not {}\n    {}", case["id"], step["do"], step["gives"], case["why"]));
+                failures.push(format!(
+                    "{} step {n} {}: {got}, not {}\n    {}",
+                    case["id"], step["do"], step["gives"], case["why"]
+                ));
                 break;
             }
         }
@@ -244,7 +251,9 @@ fn a_fleet_that_lost_everything_comes_back_below_its_rate_and_spread_out() {
     }
     let full = full_at.expect("all are full again") - back_at;
     assert!(full <= 1_000 * number(&expect["all_full_within_s"]), "full after {full} ms");
-    let worst = (back_at..20_000).map(|s| opened_at.iter().filter(|t| (s..s + 1_000).contains(*t)).count() as u64).max();
+    let worst = (back_at..20_000)
+        .map(|s| opened_at.iter().filter(|t| (s..s + 1_000).contains(*t)).count() as u64)
+        .max();
     let worst = worst.expect("seconds");
     assert!(worst <= number(&expect["new_connections_per_s_at_server_max"]), "{worst} in a second");
     // "no second holds more than 3 times the mean of its 10 s window"
@@ -292,7 +301,8 @@ fn sessions_born_together_do_not_die_together() {
             }
         }
         assert!(closed.len() >= size, "nothing grew old");
-        let worst = closed.iter().map(|s| closed.iter().filter(|t| (*s..s + 1_000).contains(t)).count()).max();
+        let worst =
+            closed.iter().map(|s| closed.iter().filter(|t| (*s..s + 1_000).contains(t)).count()).max();
         let most = expect["closes_in_any_1s_window_max"].as_u64().expect("a count");
         assert!(worst.unwrap_or(0) as u64 <= most, "seed {seed}: {worst:?} in one second");
     }

@@ -3,6 +3,7 @@
 pub mod accept;
 pub mod attempt;
 pub mod classify;
+pub mod listener;
 pub mod names;
 pub mod pace;
 pub mod patience;

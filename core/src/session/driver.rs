@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Connection, Notification};
 
 use crate::clock;
-use crate::error::SqlState;
+use crate::error::{Code, SqlState};
 use crate::handshake::{LoginStream, LoginTls};
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::session::member::{EndCause, Member};
 use crate::tap::report::clean;
 
-/// Messages kept for [`crate::Session::messages`] while nobody reads them; the oldest go first, and are counted.
+/// Messages kept for [`crate::Session::message`] while nobody reads them; the oldest go first, and are counted.
 const INBOX: usize = 256;
 
 /// An owner who leaves while a request is out (an abandoned call, a connect that ran out of time) gives the server this
@@ -60,9 +60,13 @@ pub enum Message {
 #[derive(Clone)]
 pub(crate) struct Messages(Arc<Inbox>);
 
+/// Who takes a session's messages in its driver's place; must not wait.
+pub(crate) type Sink = Box<dyn Fn(Message) + Send + Sync>;
+
 struct Inbox {
     state: Mutex<InboxState>,
     arrived: Notify,
+    diverted: OnceLock<Sink>,
 }
 
 #[derive(Default)]
@@ -74,10 +78,19 @@ struct InboxState {
 
 impl Messages {
     fn new() -> Self {
-        Self(Arc::new(Inbox { state: Mutex::default(), arrived: Notify::new() }))
+        Self(Arc::new(Inbox { state: Mutex::default(), arrived: Notify::new(), diverted: OnceLock::new() }))
+    }
+
+    /// From now on all messages go there, and only the end comes to [`Self::next`].
+    pub(crate) fn divert(&self, to: Sink) {
+        // Once in a session's life.
+        let _ = self.0.diverted.set(to);
     }
 
     fn push(&self, m: Message) {
+        if let Some(sink) = self.0.diverted.get() {
+            return sink(m);
+        }
         let mut s = lock(&self.0.state);
         if s.queue.len() == INBOX {
             s.queue.pop_front();
@@ -182,6 +195,11 @@ async fn drive(
                 && let Some(m) = watcher.upgrade()
             {
                 m.news(member, news);
+            }
+            if step.is_pending() && member.close_now() {
+                let reason = format!("host {} is no longer what it was", member.candidate);
+                member.end(EndCause::Verdict { code: Code::HostGone, reason });
+                return Poll::Ready(());
             }
             match std::task::ready!(step) {
                 Some(Ok(m)) => {

@@ -12,7 +12,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::clock::{self, Moment};
 use crate::decide::patience::{Patience, Seen};
-use crate::error::{Code, SqlState};
+use crate::error::{Code, SqlState, TxStatus};
 use crate::host::{Candidate, HostId};
 use crate::lock;
 use crate::net::SocketControl;
@@ -96,6 +96,8 @@ pub(crate) struct Member {
     doubted: AtomicBool,
     /// Not to be used for writes again.
     retired: AtomicBool,
+    /// Its owner looks only whether it is closed.
+    blind: AtomicBool,
     limit: Option<Limit>,
     /// Why it is about to end: what is out may finish, nothing may follow.
     sentence: OnceLock<EndCause>,
@@ -163,6 +165,7 @@ impl Member {
             declared_read_only: AtomicBool::new(false),
             doubted: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            blind: AtomicBool::new(false),
             limit,
             sentence: OnceLock::new(),
             end: OnceLock::new(),
@@ -199,6 +202,19 @@ impl Member {
 
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
+        self.bell.wake();
+    }
+
+    /// Its owner looks only whether it is closed: so once it isn't to be used again, it closes when nothing runs on it.
+    pub(crate) fn close_when_retired(&self) {
+        self.blind.store(true, Ordering::Relaxed);
+        self.bell.wake();
+    }
+
+    /// Whether that is so now.
+    pub(crate) fn close_now(&self) -> bool {
+        let over = self.blind.load(Ordering::Relaxed) && self.retired();
+        over && !self.tap.busy() && self.tap.status() == TxStatus::Idle
     }
 
     pub(crate) fn retired(&self) -> bool {

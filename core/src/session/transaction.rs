@@ -1,9 +1,11 @@
 //! A transaction whose commit looks at the tag.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use tokio_postgres::IsolationLevel;
+use tokio_postgres::{IsolationLevel, Statement};
 
+use super::statements::Statements;
 use super::why::Why;
 use crate::decide::classify::Signal;
 use crate::error::{Class, Code, Error};
@@ -12,6 +14,7 @@ use crate::error::{Class, Code, Error};
 pub struct Transaction<'a> {
     inner: tokio_postgres::Transaction<'a>,
     why: Why,
+    statements: Arc<Statements>,
 }
 
 impl<'a> Transaction<'a> {
@@ -22,7 +25,7 @@ impl<'a> Transaction<'a> {
     /// [`Code::RolledBack`] in that case, with the class of the error that failed the block, else transient. A lost
     /// connection is an unknown outcome.
     pub async fn commit(self) -> Result<(), Error> {
-        let Self { inner, why } = self;
+        let Self { inner, why, .. } = self;
         inner.commit().await.map_err(|e| why.diagnose(e))?;
         let member = why.member();
         if member.tap.tag() == "ROLLBACK" {
@@ -50,8 +53,16 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// The loss of the connection, explained.
     pub async fn rollback(self) -> Result<(), Error> {
-        let Self { inner, why } = self;
+        let Self { inner, why, .. } = self;
         inner.rollback().await.map_err(|e| why.diagnose(e))
+    }
+
+    /// As [`crate::Session::prepare_cached`], with its session's cache. A statement outlives the block.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn prepare_cached(&self, sql: &str) -> Result<Statement, Error> {
+        self.statements.get_or(sql, &self.why, self.inner.prepare(sql)).await
     }
 
     /// Explains the errors of this transaction's calls.
@@ -76,12 +87,17 @@ impl DerefMut for Transaction<'_> {
 /// The settings of a transaction to be.
 pub struct TransactionBuilder<'a> {
     why: Why,
+    statements: Arc<Statements>,
     inner: tokio_postgres::TransactionBuilder<'a>,
 }
 
 impl<'a> TransactionBuilder<'a> {
-    pub(super) fn new(why: Why, inner: tokio_postgres::TransactionBuilder<'a>) -> Self {
-        Self { why, inner }
+    pub(super) fn new(
+        why: Why,
+        statements: Arc<Statements>,
+        inner: tokio_postgres::TransactionBuilder<'a>,
+    ) -> Self {
+        Self { why, statements, inner }
     }
 
     /// The isolation level.
@@ -110,12 +126,12 @@ impl<'a> TransactionBuilder<'a> {
     /// # Errors
     /// What the server says to BEGIN, or the loss of the connection: transient, for a BEGIN does nothing.
     pub async fn start(self) -> Result<Transaction<'a>, Error> {
-        let Self { why, inner } = self;
+        let Self { why, statements, inner } = self;
         if let Some(over) = why.over() {
             return Err(over);
         }
         match inner.start().await {
-            Ok(inner) => Ok(Transaction { inner, why }),
+            Ok(inner) => Ok(Transaction { inner, why, statements }),
             Err(e) => {
                 let e = why.diagnose(e);
                 Err(if e.class() == Class::UnknownOutcome { e.with_class(Class::Transient) } else { e })
