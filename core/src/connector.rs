@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
 use crate::connect::{self, Tools};
 use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
+use crate::decide::outcome::Promotion;
 use crate::decide::topology::{Input, Snapshot, State};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
@@ -25,6 +26,7 @@ use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
+use crate::outcome::Settling;
 use crate::resolve::Resolver;
 use crate::session::Session;
 use crate::spare::Spares;
@@ -67,6 +69,7 @@ struct Inner {
     /// Somebody is having the first look around.
     looking: AtomicBool,
     seed: AtomicU64,
+    settling: Settling,
 }
 
 impl Drop for Inner {
@@ -168,6 +171,7 @@ impl Connector {
                 "target_session_attrs isn't set: any host will do, a standby too; a service that writes wants read-write"
             );
         }
+        let settling = Settling::new(seed);
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(
@@ -191,6 +195,7 @@ impl Connector {
             started: Once::new(),
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
+            settling,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -222,9 +227,17 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
+        self.connect_as(self.attrs(), patience).await
+    }
+
+    /// The same for a role of its own.
+    pub(crate) async fn connect_as(
+        &self,
+        attrs: SessionAttrs,
+        patience: Duration,
+    ) -> Result<Session, Error> {
         self.start();
         let deadline = Deadline::after(patience);
-        let attrs = self.attrs();
         self.inner.monitor.wanted(true);
         let _done = Wanted(Arc::clone(&self.inner.monitor));
         let mut changes = self.inner.monitor.changes();
@@ -352,7 +365,21 @@ impl Connector {
         self.inner.config.target_session_attrs.unwrap_or(SessionAttrs::Any)
     }
 
-    fn jittered(&self, d: Duration) -> Duration {
+    pub(crate) fn settling(&self) -> &Settling {
+        &self.inner.settling
+    }
+
+    /// Whether a session's host must not be written to any more, though it may take writes.
+    pub(crate) fn is_superseded(&self, session: &Session) -> bool {
+        self.inner.monitor.superseded(session.member().host).is_some()
+    }
+
+    /// The promotions that the monitor watched.
+    pub(crate) fn promotions(&self) -> Vec<Promotion> {
+        self.inner.monitor.promotions()
+    }
+
+    pub(crate) fn jittered(&self, d: Duration) -> Duration {
         use rand::{RngExt, SeedableRng};
         let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
         let share = self.inner.config.tuning.jitter;
@@ -440,7 +467,7 @@ impl Drop for Wanted {
 }
 
 /// Differs from process to process and from connector to connector, so that a fleet doesn't march in step.
-fn process_seed() -> u64 {
+pub(crate) fn process_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::outcome::Token;
+
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $n:literal,)+) => {
         /// What went wrong, as a stable number: the same in every language, never reused.
@@ -75,6 +77,12 @@ codes! {
     DeadlinePassed = 80,
     /// The connector is closed.
     Closed = 81,
+    /// A closure of `run` ended its own transaction.
+    TransactionControl = 90,
+    /// Committed on this host, but the wait for a synchronous standby was broken off.
+    ReplicationUnknown = 91,
+    /// The closure of `run` gave up for a reason of its own (the error underneath).
+    GaveUp = 92,
     /// An error of pgfollow itself: please report it.
     Internal = 99,
 }
@@ -314,6 +322,7 @@ struct Parts {
     sent: Option<Sent>,
     transaction: Option<TxStatus>,
     retry_after: Option<Duration>,
+    token: Option<Token>,
     attempts: Vec<Attempt>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -339,6 +348,8 @@ with! {
     with_transaction, transaction: TxStatus;
     /// Adds the advice to wait that long before another try.
     with_retry_after, retry_after: Duration;
+    /// Adds the token by which the outcome can be asked for.
+    with_token, token: Token;
     /// Adds the error underneath.
     caused_by, source: Box<dyn std::error::Error + Send + Sync>;
 }
@@ -348,6 +359,27 @@ impl Error {
     pub(crate) fn with_class(mut self, class: Class) -> Self {
         self.0.class = class;
         self
+    }
+
+    /// The same with more words.
+    pub(crate) fn noting(mut self, more: impl fmt::Display) -> Self {
+        self.0.message = format!("{}; {more}", self.0.message);
+        self
+    }
+
+    /// The driver's error underneath, where nobody has explained it yet.
+    pub(crate) fn into_bare(mut self) -> Result<tokio_postgres::Error, Self> {
+        if self.0.host.is_some() {
+            return Err(self);
+        }
+        match self.0.source.take().map(|s| s.downcast::<tokio_postgres::Error>()) {
+            Some(Ok(driver)) => Ok(*driver),
+            Some(Err(other)) => {
+                self.0.source = Some(other);
+                Err(self)
+            }
+            None => Err(self),
+        }
     }
 
     /// A new error. The message names the parameter and the remedy, and never a secret.
@@ -362,6 +394,7 @@ impl Error {
             sent: None,
             transaction: None,
             retry_after: None,
+            token: None,
             attempts: Vec::new(),
             source: None,
         }))
@@ -417,6 +450,11 @@ impl Error {
     /// How long to wait before another try, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+
+    /// Of an unknown outcome: what to ask [`crate::Connector::check_outcome`] with.
+    pub fn token(&self) -> Option<&Token> {
+        self.0.token.as_ref()
     }
 
     /// Every attempt of a connect, in the order in which they ended.

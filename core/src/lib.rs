@@ -74,7 +74,9 @@ pub mod event;
 pub mod failure;
 pub mod host;
 pub mod net;
+pub mod outcome;
 pub mod resolve;
+pub mod retry;
 pub mod sqlstate;
 
 pub use clock::{Deadline, Moment};

@@ -18,6 +18,7 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch as version};
 
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode};
+use crate::decide::outcome::{Promotion, Promotions};
 use crate::decide::topology::{
     Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, RoleFacts, Snapshot, State,
     Topology, TopologyOptions,
@@ -51,6 +52,7 @@ pub(crate) struct Monitor {
     pub(crate) look_up: Arc<LookUp>,
     topology: Mutex<Topology>,
     places: Mutex<Places>,
+    promotions: Mutex<Promotions>,
     members: Mutex<HashMap<u64, Arc<Member>>>,
     probes: Mutex<Probes>,
     snapshot: ArcSwap<Snapshot>,
@@ -89,6 +91,7 @@ impl Monitor {
             look_up,
             topology: Mutex::new(topology),
             places: Mutex::default(),
+            promotions: Mutex::default(),
             members: Mutex::default(),
             probes: Mutex::default(),
             snapshot,
@@ -117,6 +120,9 @@ impl Monitor {
 
     /// Takes one fact and carries out what follows from it.
     pub(crate) fn feed(self: &Arc<Self>, input: Input) {
+        if let Input::ProbeConnected { host, row, .. } | Input::ProbeAnswered { host, row, .. } = &input {
+            lock(&self.promotions).note(*host, row);
+        }
         let mut topology = lock(&self.topology);
         let now = clock::now();
         let actions = topology.input(input, now);
@@ -283,6 +289,11 @@ impl Monitor {
     /// What forbids writing on a host though it takes writes: another one is known to be right.
     pub(crate) fn superseded(&self, host: HostId) -> Option<&'static str> {
         lock(&self.topology).superseded(host)
+    }
+
+    /// The promotions that the probes watched.
+    pub(crate) fn promotions(&self) -> Vec<Promotion> {
+        lock(&self.promotions).seen().to_vec()
     }
 
     /// Whether the process has looked around once.

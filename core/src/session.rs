@@ -24,6 +24,7 @@ use crate::error::{Attempt, Error};
 use crate::host::{Address, Candidate};
 use crate::net::SocketReport;
 use crate::open::Opener;
+use crate::outcome::Ability;
 
 pub use driver::Message;
 pub use member::EndCause;
@@ -64,6 +65,8 @@ pub struct Session {
     socket: SocketReport,
     encrypted: bool,
     attempts: Vec<Attempt>,
+    /// How its transactions can be marked, once somebody wanted to know; `Some(None)`: not at all.
+    pub(crate) ability: Option<Option<Ability>>,
 }
 
 impl Session {
@@ -80,7 +83,12 @@ impl Session {
             socket: o.socket,
             encrypted: o.encrypted,
             attempts: arrived.attempts,
+            ability: None,
         }
+    }
+
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.member
     }
 
     /// Where it landed: the configured name and the address.
