@@ -452,7 +452,7 @@ impl Error {
         self.0.retry_after
     }
 
-    /// Of an unknown outcome: what to ask [`crate::Connector::check_outcome`] with.
+    /// Where a COMMIT was in question: what to ask [`crate::Connector::check_outcome`] with.
     pub fn token(&self) -> Option<&Token> {
         self.0.token.as_ref()
     }

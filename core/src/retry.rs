@@ -292,7 +292,8 @@ impl<'a> Call<'a> {
         match Box::pin(outcome::settle(self.connector, &token, self.deadline)).await {
             Ok(Outcome::Committed) => Ok(value),
             Ok(Outcome::NotCommitted) => {
-                Err(error.with_class(Class::Transient).noting("the outcome check says: not committed"))
+                let error = error.with_class(Class::Transient).with_token(token);
+                Err(error.noting("the outcome check says: not committed"))
             }
             Ok(Outcome::Unknown(why)) => {
                 Err(error.with_token(token).noting(format_args!("the outcome stays unknown: {why}")))

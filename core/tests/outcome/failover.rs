@@ -1,0 +1,98 @@
+//! Failovers and crashes between a COMMIT and the question what became of it.
+
+use std::time::Duration;
+
+use pgfollow::Class;
+use pgfollow::outcome::{Outcome, Unsettled};
+use pgfollow::retry::RunOptions;
+use pgfollow_lab::StopMode;
+
+use super::relay::Fault;
+use super::scene::{Scene, brief, insert, number_in};
+use super::{PATIENCE, wait_for_async};
+
+/// The row is there, so it is committed on that node.
+async fn committed_on(scene: &Scene, node: usize) {
+    wait_for_async("the row", PATIENCE, || async {
+        if scene.rows(node, 1).await == 1 { Ok(()) } else { Err(String::new()) }
+    })
+    .await
+    .expect("it commits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_a_failover_kept_is_success_and_is_not_repeated() {
+    // Without the table: the monitor watched the promotion.
+    for token_table in [true, false] {
+        let Some(scene) = Scene::start(2, true, token_table).await else { return };
+        scene.relay.plan(Fault::SwallowAnswer);
+        let run = scene.connector.run(async |tx| insert(tx, 1).await);
+        let failover = async {
+            scene.relay.struck(1).await;
+            committed_on(&scene, 1).await;
+            scene.cluster.node(0).kill().await.expect("the primary dies");
+            scene.cluster.promote(1).await.expect("the standby is promoted");
+        };
+        let (result, ()) = tokio::join!(run, failover);
+        result.unwrap_or_else(|e| panic!("table {token_table}: {e}"));
+        assert_eq!(scene.rows(1, 1).await, 1, "table {token_table}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_on_the_old_primary_alone_is_done_again_on_the_new_one() {
+    let Some(scene) = Scene::start(2, false, true).await else { return };
+    let standby = scene.cluster.node(1);
+    standby.stop(StopMode::Fast).await.expect("the standby stops");
+    scene.relay.plan(Fault::SwallowAnswer);
+    let options = RunOptions::new().deadline(Duration::from_secs(60));
+    let run = scene.connector.run_with(&options, async |tx| insert(tx, 1).await);
+    let failover = async {
+        scene.relay.struck(1).await;
+        committed_on(&scene, 0).await;
+        scene.cluster.node(0).kill().await.expect("the primary dies");
+        standby.start().await.expect("the standby starts");
+        scene.cluster.promote(1).await.expect("the standby is promoted");
+    };
+    let (result, ()) = tokio::join!(run, failover);
+    result.expect("it is done again");
+    assert_eq!(scene.rows(1, 1).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_number_that_a_crash_gave_to_a_stranger_proves_nothing() {
+    let Some(scene) = Scene::start(1, false, false).await else { return };
+    scene.relay.plan(Fault::Swallow);
+    let options = brief().deadline(Duration::from_secs(40));
+    let run = scene.write_once(1, &options);
+    let crash = async {
+        scene.relay.struck(1).await;
+        scene.cluster.node(0).kill().await.expect("the server dies");
+        scene.cluster.node(0).start().await.expect("it starts again");
+    };
+    let (result, ()) = tokio::join!(run, crash);
+    let error = result.expect_err("it never arrived");
+    assert_eq!(error.class(), Class::UnknownOutcome, "{error}");
+    let token = error.token().expect("a token");
+    let status = scene.number_status(0, number_in(token), 30).await;
+    assert_eq!(status.as_deref(), Some("committed"), "the hazard itself is not there");
+    let answer = scene.connector.check_outcome(token, PATIENCE).await.expect("an answer");
+    assert_eq!(answer, Outcome::Unknown(Unsettled::Recovered));
+    assert_eq!(scene.rows(0, 1).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_a_crash_swallowed_is_done_again_once() {
+    let Some(scene) = Scene::start(1, false, true).await else { return };
+    scene.relay.plan(Fault::Swallow);
+    let options = RunOptions::new().deadline(Duration::from_secs(60));
+    let run = scene.connector.run_with(&options, async |tx| insert(tx, 1).await);
+    let crash = async {
+        scene.relay.struck(1).await;
+        scene.cluster.node(0).kill().await.expect("the server dies");
+        scene.cluster.node(0).start().await.expect("it starts again");
+    };
+    let (result, ()) = tokio::join!(run, crash);
+    result.expect("it is done again");
+    assert_eq!(scene.rows(0, 1).await, 1);
+}
