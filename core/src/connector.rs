@@ -231,11 +231,7 @@ impl Connector {
     }
 
     /// The same for a role of its own.
-    pub(crate) async fn connect_as(
-        &self,
-        attrs: SessionAttrs,
-        patience: Duration,
-    ) -> Result<Session, Error> {
+    pub(crate) async fn connect_as(&self, attrs: SessionAttrs, patience: Duration) -> Result<Session, Error> {
         self.start();
         let deadline = Deadline::after(patience);
         self.inner.monitor.wanted(true);

@@ -259,12 +259,7 @@ pub enum Status {
 }
 
 /// What a transaction's number proves.
-pub fn by_number(
-    given: &Given,
-    seen: Option<&NumberSeen>,
-    ended: Ended,
-    promotions: &[Promotion],
-) -> Step {
+pub fn by_number(given: &Given, seen: Option<&NumberSeen>, ended: Ended, promotions: &[Promotion]) -> Step {
     let Mark::Number { lsn, start, replay, .. } = given.mark else { return unknown(Unsettled::NoToken) };
     // "In the future": this server never heard of it.
     if ended.error.is_some_and(|e| e.as_str() == "22023") {

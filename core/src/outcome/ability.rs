@@ -203,7 +203,8 @@ impl Ability {
     /// A token for the transaction that gave this answer. `None` where it has no number: it has written nothing yet.
     pub(crate) fn token_by_number(&self, answer: &[SimpleQueryMessage], id: u128) -> Option<Token> {
         let marks = row_with(answer, "xid").map(Marks::of)?;
-        let mark = Mark::Number { xid: marks.xid?, lsn: marks.lsn?, start: marks.start?, replay: marks.replay };
+        let mark =
+            Mark::Number { xid: marks.xid?, lsn: marks.lsn?, start: marks.start?, replay: marks.replay };
         let given = Given { timeline: Some(marks.timeline?), ..self.given(mark)? };
         Some(Token { id, given, twin: self.twin })
     }

@@ -36,7 +36,11 @@ pub enum Installed {
 ///
 /// # Errors
 /// What the server refuses (the role must be allowed to create a schema), or no primary in time.
-pub async fn install(connector: &Connector, roles: &[String], patience: Duration) -> Result<Installed, Error> {
+pub async fn install(
+    connector: &Connector,
+    roles: &[String],
+    patience: Duration,
+) -> Result<Installed, Error> {
     let (session, deadline) = primary(connector, patience).await?;
     let found = found(&session, deadline).await?;
     let mut sql = String::from("BEGIN READ WRITE; ");

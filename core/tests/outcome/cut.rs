@@ -53,7 +53,10 @@ async fn two_hundred_commits_cut_at_random_moments_are_all_told_as_they_are() {
     let row = session.query_one(sql, &[]).await.expect("a count");
     let (rows, ids) = (row.get::<_, i64>(0), row.get::<_, i64>(1));
     assert_eq!((rows, ids), (200, 200));
-    assert_eq!((expect["duplicates"].as_i64(), expect["reported_not_committed_with_row"].as_i64()), (Some(0), Some(0)));
+    assert_eq!(
+        (expect["duplicates"].as_i64(), expect["reported_not_committed_with_row"].as_i64()),
+        (Some(0), Some(0))
+    );
 }
 
 /// Commits one row on the primary alone and loses the answer; the standby, which never hears of it, is promoted. Gives what

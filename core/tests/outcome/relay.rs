@@ -63,11 +63,9 @@ impl Relay {
 
     /// Waits until so many planned faults have happened.
     pub(crate) async fn struck(&self, count: usize) {
-        wait_for("a COMMIT to pass the relay", PATIENCE, || {
-            self.plan.struck.load(Ordering::SeqCst) >= count
-        })
-        .await
-        .expect("somebody commits");
+        wait_for("a COMMIT to pass the relay", PATIENCE, || self.plan.struck.load(Ordering::SeqCst) >= count)
+            .await
+            .expect("somebody commits");
     }
 }
 

@@ -56,11 +56,14 @@ async fn a_role_without_privileges_on_the_table_writes_and_is_settled_without_it
     for (id, fault) in [(1, None), (2, Some(Fault::SwallowAnswer)), (3, Some(Fault::CutBefore))] {
         fault.into_iter().for_each(|f| scene.relay.plan(f));
         let options = brief().deadline(std::time::Duration::from_secs(6));
-        weak.run_with(&options, async |tx| insert(tx, id).await).await.unwrap_or_else(|e| panic!("{id}: {e}"));
+        weak.run_with(&options, async |tx| insert(tx, id).await)
+            .await
+            .unwrap_or_else(|e| panic!("{id}: {e}"));
         assert_eq!((scene.rows(0, id).await, tokens(&scene).await), (1, 0));
     }
     // Half of the privileges is none: its tokens could be written and never be asked for.
-    as_superuser(&scene, "GRANT USAGE ON SCHEMA pgfollow TO weak; GRANT INSERT ON pgfollow.outcome TO weak").await;
+    as_superuser(&scene, "GRANT USAGE ON SCHEMA pgfollow TO weak; GRANT INSERT ON pgfollow.outcome TO weak")
+        .await;
     weak.run(async |tx| insert(tx, 4).await).await.expect("it writes");
     assert_eq!((scene.rows(0, 4).await, tokens(&scene).await), (1, 0));
     pgfollow::outcome::install(&scene.connector, &["weak".to_owned()], PATIENCE).await.expect("granted");
@@ -76,9 +79,8 @@ async fn a_table_that_is_closed_under_a_live_session_costs_a_repeat_and_no_error
     let connector = weak(&scene);
     let session = connector.connect_within(PATIENCE).await.expect("a session");
     let source = One { connector, session: Arc::new(Mutex::new(session)) };
-    let write = async |id: i64| {
-        retry::run_with(&source, &RunOptions::new(), async |tx| insert(tx, id).await).await
-    };
+    let write =
+        async |id: i64| retry::run_with(&source, &RunOptions::new(), async |tx| insert(tx, id).await).await;
     write(1).await.expect("with the table");
     assert_eq!(tokens(&scene).await, 1);
     as_superuser(&scene, "REVOKE ALL ON pgfollow.outcome FROM weak").await;

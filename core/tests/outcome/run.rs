@@ -40,7 +40,8 @@ async fn serializable_closures_that_collide_are_all_done_once() {
 async fn a_closure_that_ends_its_own_transaction_is_refused_and_not_repeated() {
     let Some(scene) = Scene::start(1, false, true).await else { return };
     let times = AtomicU32::new(0);
-    for text in ["COMMIT", "ROLLBACK", "END; BEGIN", "COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "ABORT; BEGIN"] {
+    for text in ["COMMIT", "ROLLBACK", "END; BEGIN", "COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "ABORT; BEGIN"]
+    {
         times.store(0, Ordering::Relaxed);
         let result = scene.connector.run(async |tx| {
             times.fetch_add(1, Ordering::Relaxed);
@@ -48,7 +49,11 @@ async fn a_closure_that_ends_its_own_transaction_is_refused_and_not_repeated() {
             Ok(tx.batch_execute(text).await?)
         });
         let error = result.await.expect_err(text);
-        assert_eq!((error.code(), error.class()), (Code::TransactionControl, Class::Permanent), "{text}: {error}");
+        assert_eq!(
+            (error.code(), error.class()),
+            (Code::TransactionControl, Class::Permanent),
+            "{text}: {error}"
+        );
         assert_eq!(times.load(Ordering::Relaxed), 1, "{text}");
     }
     // Sent, and not waited for: it comes before the run's own.

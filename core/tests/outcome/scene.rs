@@ -27,8 +27,7 @@ impl Scene {
         let relay = Relay::start(at(0)).await.expect("a relay");
         let others = (1..nodes).map(|n| format!(",{}", at(n)));
         let hosts = format!("{}{}", relay.address, others.collect::<String>());
-        let uri =
-            format!("{}?target_session_attrs=read-write&sslmode=disable", cluster.conninfo_to(&hosts));
+        let uri = format!("{}?target_session_attrs=read-write&sslmode=disable", cluster.conninfo_to(&hosts));
         let connector = Connector::new(&uri).expect("a connector");
         if token_table {
             install(&connector, &[], PATIENCE).await.expect("the table is made");
@@ -84,7 +83,15 @@ pub(crate) async fn foreign_token(scene: &Scene) -> (Token, &'static str) {
 
 /// The transaction number in a token that was made without the table.
 pub(crate) fn number_in(token: &Token) -> i64 {
+    field(token, 8).parse().expect("a number")
+}
+
+/// The process id of the backend that ran the transaction.
+pub(crate) fn backend_in(token: &Token) -> i32 {
+    field(token, 6).parse().expect("a process id")
+}
+
+fn field(token: &Token, n: usize) -> String {
     let text = token.to_string();
-    let xid = text.split('.').nth(8).unwrap_or_else(|| panic!("{text} has no number"));
-    xid.parse().expect("a number")
+    text.split('.').nth(n).unwrap_or_else(|| panic!("{text} has no field {n}")).to_owned()
 }
