@@ -11,6 +11,8 @@ mod blocked;
 mod cut;
 #[path = "outcome/failover.rs"]
 mod failover;
+#[path = "outcome/orphan.rs"]
+mod orphan;
 #[path = "outcome/relay.rs"]
 mod relay;
 #[path = "outcome/role.rs"]

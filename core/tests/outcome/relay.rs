@@ -73,7 +73,7 @@ async fn serve(mut client: TcpStream, target: SocketAddr, plan: &Plan) -> io::Re
     let mut server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let (mut from_client, mut from_server) = ([0; 16_384], [0; 16_384]);
+    let (mut from_client, mut from_server) = (vec![0; 16_384], vec![0; 16_384]);
     loop {
         tokio::select! {
             n = client.read(&mut from_client) => {
