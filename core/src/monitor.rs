@@ -199,7 +199,9 @@ impl Monitor {
                 }
                 InFlight::CloseUnlessHarmless { .. } => m.end(verdict.clone()),
                 InFlight::CloseHarmless if harmless => m.end(verdict.clone()),
-                InFlight::CloseHarmless | InFlight::Leave => {}
+                // Its call may end; nothing new begins on a host that is no more what the session was opened to.
+                InFlight::Leave => m.retire(),
+                InFlight::CloseHarmless => {}
             }
         }
     }

@@ -433,17 +433,11 @@ async fn marked(
 
 /// The work returned an error: nothing was committed, unless it did so itself.
 fn refused(why: &Why, ends: u64, error: Error) -> Error {
-    let tap = &why.member().tap;
-    if tap.ends() != ends {
+    if why.member().tap.ends() != ends {
         return control(why).noting(format_args!("it returned: {error}"));
     }
-    // A bare `?` knows only the SQLSTATE.
-    let error = error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare));
-    let over = why.member().ended().is_some() || tap.status() == TxStatus::Failed;
-    if error.class() == Class::UnknownOutcome && over && !tap.may_commit() {
-        return error.with_class(Class::Transient);
-    }
-    error
+    // A bare `?` knows only the SQLSTATE, and calls every lost connection an unknown outcome.
+    error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare))
 }
 
 /// The closure ended its transaction: what it did before may be committed, and what it did after was in none.

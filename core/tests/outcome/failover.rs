@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use pgfollow::Class;
 use pgfollow::outcome::{Outcome, Unsettled};
 use pgfollow::retry::RunOptions;
+use pgfollow::{Class, Connector, Error};
 use pgfollow_lab::StopMode;
+use tokio::sync::watch;
 
 use super::relay::Fault;
 use super::scene::{Scene, brief, insert, number_in};
@@ -37,6 +38,42 @@ async fn a_commit_that_a_failover_kept_is_success_and_is_not_repeated() {
         result.unwrap_or_else(|e| panic!("table {token_table}: {e}"));
         assert_eq!(scene.rows(1, 1).await, 1, "table {token_table}");
     }
+}
+
+/// Rows with ids of their own, until told to stop. Gives how many.
+async fn writes(connector: Connector, worker: i64, stop: watch::Receiver<bool>) -> Result<i64, Error> {
+    for n in 0.. {
+        if *stop.borrow() {
+            return Ok(n);
+        }
+        let id = worker * 1_000_000 + n;
+        connector.run(async |tx| insert(tx, id).await).await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    unreachable!("more runs than numbers")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_error_of_a_failover_reaches_a_caller_of_run_and_no_row_is_lost_or_doubled() {
+    let Some(scene) = Scene::start(3, true, true).await else { return };
+    let (stop, stopped) = watch::channel(false);
+    let workers: Vec<_> =
+        (1..=6).map(|w| tokio::spawn(writes(scene.connector.clone(), w, stopped.clone()))).collect();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    scene.cluster.node(0).kill().await.expect("the primary dies");
+    scene.cluster.promote(1).await.expect("the standby is promoted");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    stop.send_replace(true);
+    let mut expected = 0;
+    for w in workers {
+        let n = tokio::time::timeout(PATIENCE, w).await.expect("no worker hangs").expect("no panic");
+        expected += n.expect("no error reaches a caller");
+    }
+    let session = scene.cluster.node(1).session().await.expect("a session of the lab");
+    let sql = "SELECT count(*), count(DISTINCT id) FROM w";
+    let row = session.query_one(sql, &[]).await.expect("a count");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (expected, expected));
+    eprintln!("{expected} rows by 6 workers over a failover");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
