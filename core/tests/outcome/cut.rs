@@ -10,12 +10,15 @@ use super::relay::Fault;
 use super::scene::{Scene, brief, number_in};
 use super::{PATIENCE, case};
 
-/// Where in a COMMIT's life the connection goes, for the n-th time: before it, in the midst of it, behind it.
+/// Where in a COMMIT's life the connection goes, for the n-th time.
 fn moment(n: u64) -> Fault {
-    match n % 5 {
+    // Spread as if by chance, and the same each time (Knuth's multiplicative hash).
+    let chance = n.wrapping_mul(2_654_435_761) >> 7;
+    match chance % 4 {
         0 => Fault::CutBefore,
-        // A commit takes a millisecond or two here; the steps are spread so that many of them hit it.
-        _ => Fault::CutAfter(Duration::from_micros(n * 2_654_435_761 % 3_000)),
+        1 => Fault::CutAmid,
+        // A commit takes a millisecond or two here: some of these hit it, some come after it.
+        _ => Fault::CutAfter(Duration::from_micros(chance / 4 % 3_000)),
     }
 }
 

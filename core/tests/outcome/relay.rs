@@ -18,6 +18,8 @@ use super::{PATIENCE, wait_for};
 pub(crate) enum Fault {
     /// It never arrives: both sides see the end of the connection.
     CutBefore,
+    /// Half of it arrives before both sides see the end.
+    CutAmid,
     /// It arrives, and that long later both sides see the end.
     CutAfter(Duration),
     /// It never arrives, and neither side sees anything.
@@ -87,13 +89,15 @@ async fn serve(mut client: TcpStream, target: SocketAddr, plan: &Plan) -> io::Re
                     server.write_all(bytes).await?;
                     continue;
                 };
-                let arrives = matches!(fault, Fault::CutAfter(_) | Fault::SwallowAnswer);
-                if arrives {
-                    server.write_all(bytes).await?;
-                }
+                let arrives = match fault {
+                    Fault::CutBefore | Fault::Swallow => 0,
+                    Fault::CutAmid => bytes.len() / 2,
+                    Fault::CutAfter(_) | Fault::SwallowAnswer => bytes.len(),
+                };
+                server.write_all(&bytes[..arrives]).await?;
                 plan.struck.fetch_add(1, Ordering::SeqCst);
                 match fault {
-                    Fault::CutBefore => {}
+                    Fault::CutBefore | Fault::CutAmid => {}
                     Fault::CutAfter(d) => tokio::time::sleep(d).await,
                     Fault::Swallow | Fault::SwallowAnswer => std::future::pending().await,
                 }
