@@ -4,6 +4,7 @@ mod config;
 mod connect;
 mod drill;
 mod lab;
+mod outcome;
 mod output;
 mod probe;
 mod servers;
@@ -55,6 +56,7 @@ enum Command {
     #[command(hide = true)]
     DrillClient(drill::client::Args),
     Lab(lab::LabArgs),
+    Outcome(outcome::Args),
     Probe(probe::Args),
 }
 
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Drill(args) => wait(drill::run(args)),
         Command::DrillClient(args) => wait(drill::client::run(args)),
         Command::Lab(args) => wait(lab::run(args)),
+        Command::Outcome(args) => wait(outcome::run(&args)),
         Command::Probe(args) => wait(probe::run(&args)),
     }
 }

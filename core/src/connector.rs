@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
 use crate::connect::{self, Tools};
 use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
+use crate::decide::outcome::Promotion;
 use crate::decide::pace::Price;
 use crate::decide::topology::{Input, Snapshot, State};
 use crate::dial::TcpDial;
@@ -28,6 +29,7 @@ use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
+use crate::outcome::Settling;
 use crate::pool::{Pool, PoolOptions};
 use crate::resolve::Resolver;
 use crate::session::Session;
@@ -74,6 +76,7 @@ struct Inner {
     seed: AtomicU64,
     /// When the last walk during a search began, and how the last one of all failed.
     last_walk: Mutex<(Option<Moment>, Option<Error>)>,
+    settling: Settling,
 }
 
 impl Drop for Inner {
@@ -169,6 +172,7 @@ impl Connector {
         dial: Option<Arc<dyn Dial>>,
         seed: Option<u64>,
     ) -> Result<Self, Error> {
+        let settling = Settling::new(seed);
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(
@@ -192,6 +196,7 @@ impl Connector {
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
             last_walk: Mutex::default(),
+            settling,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -223,11 +228,16 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
-        self.connect_as(self.attrs(), patience, &mut |_| {}).await
+        self.connect_as(self.attrs(), patience).await
     }
 
-    /// [`Self::connect_within`] for a role of the caller's; `failed` hears of every walk that led nowhere.
-    pub(crate) async fn connect_as(
+    /// The same for a role of its own.
+    pub(crate) async fn connect_as(&self, attrs: SessionAttrs, patience: Duration) -> Result<Session, Error> {
+        self.connect_told(attrs, patience, &mut |_| {}).await
+    }
+
+    /// The same; `failed` hears of every walk that led nowhere.
+    pub(crate) async fn connect_told(
         &self,
         attrs: SessionAttrs,
         patience: Duration,
@@ -255,7 +265,7 @@ impl Connector {
                     Err(e) => e,
                 },
             };
-            lock(&self.inner.last_walk).1 = Some(e.again());
+            lock(&self.inner.last_walk).1 = Some(e.copy());
             failed(&e);
             let now = clock::now();
             if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
@@ -319,7 +329,7 @@ impl Connector {
         }
         let none =
             || Error::new(Code::NoHostFits, Class::Transient, "no host is known to be primary, it is sought");
-        Some(last.1.as_ref().map_or_else(none, Error::again))
+        Some(last.1.as_ref().map_or_else(none, Error::copy))
     }
 
     /// Whether the monitor is looking for the only host that would do.
@@ -413,6 +423,20 @@ impl Connector {
 
     fn attrs(&self) -> SessionAttrs {
         self.inner.config.target_session_attrs.unwrap_or(SessionAttrs::Any)
+    }
+
+    pub(crate) fn settling(&self) -> &Settling {
+        &self.inner.settling
+    }
+
+    /// Whether a session's host must not be written to any more, though it may take writes.
+    pub(crate) fn is_superseded(&self, session: &Session) -> bool {
+        self.inner.monitor.forbidden(session.member().host, SessionAttrs::ReadWrite).is_some()
+    }
+
+    /// The promotions that the monitor watched.
+    pub(crate) fn promotions(&self) -> Vec<Promotion> {
+        self.inner.monitor.promotions()
     }
 
     pub(crate) fn jittered(&self, d: Duration) -> Duration {
@@ -522,7 +546,7 @@ impl Drop for Wanted {
 }
 
 /// Differs from process to process and from connector to connector, so that a fleet doesn't march in step.
-fn process_seed() -> u64 {
+pub(crate) fn process_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::outcome::Token;
+
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $n:literal,)+) => {
         /// What went wrong, as a stable number: the same in every language, never reused.
@@ -77,6 +79,12 @@ codes! {
     Closed = 81,
     /// Refused at once: the caller could not have been served within its patience. `retry_after` says when to come back.
     Overloaded = 82,
+    /// A closure of `run` ended its own transaction.
+    TransactionControl = 90,
+    /// Committed on this host, but the wait for a synchronous standby was broken off.
+    ReplicationUnknown = 91,
+    /// The closure of `run` gave up for a reason of its own (the error underneath).
+    GaveUp = 92,
     /// An error of pgfollow itself: please report it.
     Internal = 99,
 }
@@ -316,6 +324,7 @@ struct Parts {
     sent: Option<Sent>,
     transaction: Option<TxStatus>,
     retry_after: Option<Duration>,
+    token: Option<Token>,
     attempts: Vec<Attempt>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -341,45 +350,38 @@ with! {
     with_transaction, transaction: TxStatus;
     /// Adds the advice to wait that long before another try.
     with_retry_after, retry_after: Duration;
+    /// Adds the token by which the outcome can be asked for.
+    with_token, token: Token;
     /// Adds the error underneath.
     caused_by, source: Box<dyn std::error::Error + Send + Sync>;
 }
 
 impl Error {
-    /// The same again for another caller, without the driver's error inside.
-    pub(crate) fn again(&self) -> Self {
-        let Parts {
-            code,
-            class,
-            message,
-            stage,
-            sqlstate,
-            host,
-            sent,
-            transaction,
-            retry_after,
-            attempts,
-            ..
-        } = &*self.0;
-        Self(Box::new(Parts {
-            code: *code,
-            class: *class,
-            message: message.clone(),
-            stage: *stage,
-            sqlstate: *sqlstate,
-            host: host.clone(),
-            sent: *sent,
-            transaction: *transaction,
-            retry_after: *retry_after,
-            attempts: attempts.clone(),
-            source: None,
-        }))
-    }
-
     /// The same with another class, where the caller of a diagnosis knows more.
     pub(crate) fn with_class(mut self, class: Class) -> Self {
         self.0.class = class;
         self
+    }
+
+    /// The same with more words.
+    pub(crate) fn noting(mut self, more: impl fmt::Display) -> Self {
+        self.0.message = format!("{}; {more}", self.0.message);
+        self
+    }
+
+    /// The driver's error underneath, where nobody has explained it yet.
+    pub(crate) fn into_bare(mut self) -> Result<tokio_postgres::Error, Self> {
+        if self.0.host.is_some() {
+            return Err(self);
+        }
+        match self.0.source.take().map(|s| s.downcast::<tokio_postgres::Error>()) {
+            Some(Ok(driver)) => Ok(*driver),
+            Some(Err(other)) => {
+                self.0.source = Some(other);
+                Err(self)
+            }
+            None => Err(self),
+        }
     }
 
     /// A new error. The message names the parameter and the remedy, and never a secret.
@@ -394,6 +396,7 @@ impl Error {
             sent: None,
             transaction: None,
             retry_after: None,
+            token: None,
             attempts: Vec::new(),
             source: None,
         }))
@@ -413,11 +416,11 @@ impl Error {
         None
     }
 
-    /// The same once more, without what lies underneath: for a wrapper that keeps this one.
+    /// The same once more, without what lies underneath: for another caller, or a wrapper that keeps this one.
     pub(crate) fn copy(&self) -> Self {
         let Parts { code, class, stage, sqlstate, sent, transaction, retry_after, .. } = *self.0;
         let (message, host) = (self.0.message.clone(), self.0.host.clone());
-        let attempts = self.0.attempts.clone();
+        let (attempts, token) = (self.0.attempts.clone(), self.0.token);
         Self(Box::new(Parts {
             code,
             class,
@@ -429,6 +432,7 @@ impl Error {
             transaction,
             retry_after,
             attempts,
+            token,
             source: None,
         }))
     }
@@ -483,6 +487,11 @@ impl Error {
     /// How long to wait before another try, where that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+
+    /// Where a COMMIT was in question: what to ask [`crate::Connector::check_outcome`] with.
+    pub fn token(&self) -> Option<&Token> {
+        self.0.token.as_ref()
     }
 
     /// Every attempt of a connect, in the order in which they ended.

@@ -5,47 +5,41 @@
 //! is superseded by another primary, blocked calls return at once, and [`Why::diagnose`] says what that means for the work:
 //!
 //! ```no_run
-//! use pgfollow::{Class, Connector, Error, tokio_postgres};
+//! use pgfollow::{Class, Connector, Error};
 //! use std::time::Duration;
 //!
 //! async fn book(connector: &Connector, order: i64) -> Result<(), Error> {
-//!     loop {
-//!         let mut session = connector.connect_within(Duration::from_secs(30)).await?;
-//!         let done: Result<(), Error> = async {
-//!             let tx = session.transaction().await?;
-//!             let why = tx.why();
-//!             tx.execute("INSERT INTO orders (id) VALUES ($1)", &[&order]).await.map_err(|e| why.diagnose(e))?;
-//!             tx.commit().await
-//!         }
-//!         .await;
-//!         match done {
-//!             Ok(()) => return Ok(()),
-//!             // Certainly not done: again, after a moment, on another session.
-//!             Err(e) if e.class() == Class::Transient => tokio::time::sleep(Duration::from_millis(100)).await,
-//!             // It may have been done: look, and never just repeat it.
-//!             Err(e) if e.class() == Class::UnknownOutcome => {
-//!                 let session = connector.connect_within(Duration::from_secs(30)).await?;
-//!                 let why = session.why();
-//!                 let found = session.query_opt("SELECT 1 FROM orders WHERE id = $1", &[&order]).await;
-//!                 if found.map_err(|e| why.diagnose(e))?.is_some() {
-//!                     return Ok(());
-//!                 }
-//!             }
-//!             // Trying again is useless.
-//!             Err(e) => return Err(e),
-//!         }
+//!     let mut session = connector.connect_within(Duration::from_secs(30)).await?;
+//!     let tx = session.transaction().await?;
+//!     let why = tx.why();
+//!     tx.execute("INSERT INTO orders (id) VALUES ($1)", &[&order]).await.map_err(|e| why.diagnose(e))?;
+//!     match tx.commit().await {
+//!         Err(e) if e.class() == Class::Transient => println!("not done: again, on another session ({e})"),
+//!         Err(e) if e.class() == Class::UnknownOutcome => println!("perhaps done: look, don't repeat it ({e})"),
+//!         done => done?, // or an error that trying again can't help
 //!     }
+//!     Ok(())
 //! }
-//! # async fn f() -> Result<(), Error> {
-//! let connector = Connector::new("postgresql://app@db-a,db-b,db-c/orders?target_session_attrs=read-write")?;
-//! book(&connector, 7).await
-//! # }
 //! ```
 //!
-//! (That look is right only where the old primary can't commit the order any more: it answers on the primary of the
-//! highest term, behind synchronous replication. The outcome check that needs no such care is not there yet.)
+//! [`Connector::run`] does all of that: it repeats what certainly did not commit, and asks what became of a COMMIT whose
+//! answer was lost ([`outcome`]):
+//!
+//! ```no_run
+//! # async fn f() -> Result<(), pgfollow::Error> {
+//! let connector = pgfollow::Connector::new("postgresql://app@db-a,db-b,db-c/orders?target_session_attrs=read-write")?;
+//! let order = 7_i64;
+//! connector
+//!     .run(async |tx| {
+//!         tx.execute("INSERT INTO orders (id) VALUES ($1)", &[&order]).await?;
+//!         Ok(())
+//!     })
+//!     .await?;
+//! # Ok(()) }
+//! ```
 //!
 //! - [`Error`]: code, class, host, stage, what had left, every attempt of a connect
+//! - [`Connector::run`], [`retry`], [`outcome`]: work in a transaction, repeated where that is right, settled where nobody knows
 //! - [`Connector::topology`], [`Connector::events`], [`Connector::health`], [`Connector::names`]: what is known, and changes
 //! - [`Connector::listener`]: notifications, from whichever host is primary
 //! - [`config`]: every option; [`conninfo`]: the strings; [`clock`]: what a [`Moment`] is
@@ -80,7 +74,9 @@ pub mod event;
 pub mod failure;
 pub mod host;
 pub mod net;
+pub mod outcome;
 pub mod resolve;
+pub mod retry;
 pub mod sqlstate;
 
 pub use clock::{Deadline, Moment};
@@ -94,8 +90,10 @@ pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 pub use event::{Event, EventKind};
 pub use host::{Address, Candidate, HostId, HostSpec};
 pub use listener::{Channels, Gap, GapCause, Heard, Listener};
+pub use outcome::{Outcome, Token};
 pub use pool::{Pool, PoolOptions, PoolSession, PoolStats};
 pub use resolve::Resolver;
+pub use retry::{RunOptions, Sessions};
 pub use session::{EndCause, Ending, Message, Session, Transaction, TransactionBuilder, Why};
 pub use tokio_postgres;
 

@@ -313,7 +313,7 @@ impl Task {
         loop {
             let mut failed =
                 |e: &Error| tracing::debug!(target: "pgfollow", error = %e, "listener: no session");
-            let searched = self.connector.connect_as(SessionAttrs::ReadWrite, SEARCH, &mut failed).await;
+            let searched = self.connector.connect_told(SessionAttrs::ReadWrite, SEARCH, &mut failed).await;
             let began = clock::now();
             let heard = match searched {
                 Ok(session) => self.on(&session).await,

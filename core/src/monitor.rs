@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode, SessionAttrs};
+use crate::decide::outcome::{Promotion, Promotions};
 use crate::decide::topology::{
     Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, ProbeState, RoleFacts,
     Snapshot, State, Topology, TopologyEvent, TopologyOptions,
@@ -51,6 +52,7 @@ pub(crate) struct Monitor {
     pub(crate) look_up: Arc<LookUp>,
     topology: Mutex<Topology>,
     places: Mutex<Places>,
+    promotions: Mutex<Promotions>,
     members: Mutex<HashMap<u64, Arc<Member>>>,
     probes: Mutex<Probes>,
     snapshot: ArcSwap<Snapshot>,
@@ -99,6 +101,7 @@ impl Monitor {
             look_up,
             topology: Mutex::new(topology),
             places: Mutex::default(),
+            promotions: Mutex::default(),
             members: Mutex::default(),
             probes: Mutex::default(),
             snapshot,
@@ -163,6 +166,9 @@ impl Monitor {
 
     /// Takes one fact and carries out what follows from it.
     pub(crate) fn feed(self: &Arc<Self>, input: Input) {
+        if let Input::ProbeConnected { host, row, .. } | Input::ProbeAnswered { host, row, .. } = &input {
+            lock(&self.promotions).note(*host, row);
+        }
         let mut topology = lock(&self.topology);
         let now = clock::now();
         let actions = topology.input(input, now);
@@ -244,7 +250,9 @@ impl Monitor {
                 }
                 InFlight::CloseUnlessHarmless { .. } => m.end(verdict.clone()),
                 InFlight::CloseHarmless if harmless => m.end(verdict.clone()),
-                InFlight::CloseHarmless | InFlight::Leave => {}
+                // Its call may end; nothing new begins on a host that is no more what the session was opened to.
+                InFlight::Leave => m.retire(),
+                InFlight::CloseHarmless => {}
             }
         }
     }
@@ -345,6 +353,11 @@ impl Monitor {
             return None;
         }
         lock(&self.topology).superseded(host).map(|seen| Failure::WrongRole { wanted, seen })
+    }
+
+    /// The promotions that the probes watched.
+    pub(crate) fn promotions(&self) -> Vec<Promotion> {
+        lock(&self.promotions).seen().to_vec()
     }
 
     /// Whether the process has looked around once.

@@ -7,6 +7,7 @@
 mod keeper;
 mod lent;
 mod options;
+mod run;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Once};

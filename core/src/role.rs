@@ -137,7 +137,7 @@ fn boolean(t: &str) -> Option<bool> {
     }
 }
 
-fn lsn(t: &str) -> Option<u64> {
+pub(crate) fn lsn(t: &str) -> Option<u64> {
     let (high, low) = t.split_once('/')?;
     Some((u64::from_str_radix(high, 16).ok()? << 32) | u64::from_str_radix(low, 16).ok()?)
 }

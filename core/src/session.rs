@@ -26,6 +26,7 @@ use crate::error::{Attempt, Error};
 use crate::host::{Address, Candidate};
 use crate::net::SocketReport;
 use crate::open::Opener;
+use crate::outcome::Ability;
 
 pub use driver::Message;
 pub use ending::Ending;
@@ -69,6 +70,8 @@ pub struct Session {
     socket: SocketReport,
     encrypted: bool,
     attempts: Vec<Attempt>,
+    /// How its transactions can be marked, once somebody wanted to know; `Some(None)`: not at all.
+    pub(crate) ability: Option<Option<Ability>>,
 }
 
 impl Session {
@@ -86,6 +89,7 @@ impl Session {
             socket: o.socket,
             encrypted: o.encrypted,
             attempts: arrived.attempts,
+            ability: None,
         }
     }
 

@@ -95,10 +95,10 @@ async fn open(mut place: Place, connector: crate::Connector, attrs: crate::Sessi
     let watch = Weak::clone(&place.shared);
     let mut failed = |e: &Error| {
         if let Some(s) = watch.upgrade() {
-            lock(&s.state).last_failure = Some(e.again());
+            lock(&s.state).last_failure = Some(e.copy());
         }
     };
-    let result = Box::pin(connector.connect_as(attrs, patience, &mut failed)).await;
+    let result = Box::pin(connector.connect_told(attrs, patience, &mut failed)).await;
     let (Some(s), Some(slot)) = (place.shared.upgrade(), place.slot.take()) else { return };
     match result {
         Ok(session) => s.opened(slot, session),
@@ -191,7 +191,7 @@ impl Shared {
             for waiter in state.book.turn_away() {
                 if let Some(sender) = state.waiters.remove(&waiter) {
                     // A waiter that has just left needs no answer.
-                    let _ = sender.send(Grant::Failed(e.again()));
+                    let _ = sender.send(Grant::Failed(e.copy()));
                 }
             }
         }

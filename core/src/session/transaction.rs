@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::{IsolationLevel, Statement};
 
@@ -27,25 +28,35 @@ impl<'a> Transaction<'a> {
     pub async fn commit(self) -> Result<(), Error> {
         let Self { inner, why, .. } = self;
         inner.commit().await.map_err(|e| why.diagnose(e))?;
-        let member = why.member();
-        if member.tap.tag() == "ROLLBACK" {
-            let failed_by = member.tap.block_error();
-            let class = why.class(Signal::RolledBack { cause: failed_by });
-            let mut e = Error::new(
-                Code::RolledBack,
-                class,
-                "the transaction was rolled back at COMMIT, because one of its statements had failed",
-            )
-            .on_host(member.candidate.to_string());
-            if let Some(s) = failed_by {
-                e = e.with_sqlstate(s);
-            }
-            return Err(e);
+        committed(&why)
+    }
+
+    /// Commits within a time. `last_act` goes along with COMMIT in one request, so that it costs no round trip and nothing
+    /// can come between.
+    pub(crate) async fn commit_within(
+        self,
+        last_act: Option<&str>,
+        limit: Duration,
+    ) -> Result<(), CommitFailed> {
+        let Self { inner, why, .. } = self;
+        let Some(act) = last_act else {
+            let committed_at_all = why.within(limit, inner.commit()).await;
+            return committed_at_all.and_then(|()| committed(&why)).map_err(CommitFailed::at_commit);
+        };
+        let text = format!("{act}; COMMIT");
+        if let Err(error) = why.within(limit, inner.batch_execute(&text)).await {
+            // Looked at before the driver's transaction, dropped here, sends its ROLLBACK.
+            let refused = error.code() == Code::Server && why.member().tap.tag().is_empty();
+            return Err(match error.sqlstate() {
+                // An earlier statement had failed; with COMMIT alone the server would say so by its tag.
+                Some(s) if s.as_str() == "25P02" => CommitFailed::at_commit(rolled_back(&why)),
+                _ => CommitFailed { error, last_act_refused: refused },
+            });
         }
-        if member.tap.local_commit_only() {
-            return Err(why.local_only());
-        }
-        Ok(())
+        // It is over. The driver's transaction doesn't know, and would send a ROLLBACK; forgetting it leaks nothing, for
+        // it is a reference and has no savepoint's name.
+        std::mem::forget(inner);
+        committed(&why).map_err(CommitFailed::at_commit)
     }
 
     /// Rolls back.
@@ -68,6 +79,47 @@ impl<'a> Transaction<'a> {
     /// Explains the errors of this transaction's calls.
     pub fn why(&self) -> Why {
         self.why.clone()
+    }
+}
+
+/// Why a transaction with a last act didn't commit.
+pub(crate) struct CommitFailed {
+    pub(crate) error: Error,
+    /// The server refused the last act, so nothing was committed; the transaction itself may have been in order.
+    pub(crate) last_act_refused: bool,
+}
+
+impl CommitFailed {
+    fn at_commit(error: Error) -> Self {
+        Self { error, last_act_refused: false }
+    }
+}
+
+/// Whether what was answered without an error is committed.
+fn committed(why: &Why) -> Result<(), Error> {
+    let tap = &why.member().tap;
+    if tap.tag() == "ROLLBACK" {
+        return Err(rolled_back(why));
+    }
+    if tap.local_commit_only() {
+        return Err(why.local_only());
+    }
+    Ok(())
+}
+
+fn rolled_back(why: &Why) -> Error {
+    let member = why.member();
+    let failed_by = member.tap.block_error();
+    let class = why.class(Signal::RolledBack { cause: failed_by });
+    let e = Error::new(
+        Code::RolledBack,
+        class,
+        "the transaction was rolled back at COMMIT, because one of its statements had failed",
+    )
+    .on_host(member.candidate.to_string());
+    match failed_by {
+        Some(s) => e.with_sqlstate(s),
+        None => e,
     }
 }
 

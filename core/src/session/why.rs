@@ -23,7 +23,7 @@ impl Why {
         Self { member }
     }
 
-    pub(super) fn member(&self) -> &Member {
+    pub(crate) fn member(&self) -> &Member {
         &self.member
     }
 
@@ -112,29 +112,29 @@ impl Why {
         let before = self.member.tap.writes();
         match Deadline::after(limit).bound(call).await {
             Ok(result) => result.map_err(|e| self.diagnose(e)),
-            Err(_) => {
-                // The request may still wait for its turn to be written: first nothing leaves any more, then it is
-                // looked at what has left.
-                self.member.end(EndCause::CallTimedOut);
-                self.member.tap.seal();
-                let tap = &self.member.tap;
-                let sent = match tap.sent() {
-                    // It left, and its answer has come meanwhile; nobody has seen it.
-                    Sent::None if tap.writes() != before => Sent::Complete,
-                    sent => sent,
-                };
-                let (class, status) = (self.class_of(Signal::Io, sent), tap.status());
-                Err(Error::new(
-                    Code::CallTimedOut,
-                    class,
-                    "the call's deadline passed, so its session was ended",
-                )
-                .at_stage(Stage::Blocked)
-                .on_host(self.member.candidate.to_string())
-                .with_sent(sent)
-                .with_transaction(status))
-            }
+            Err(_) => Err(self.give_up(before)),
         }
+    }
+
+    /// Ends the session because a call's time is over, and says what that means for the call. `before`: how many writes
+    /// there had been before it.
+    pub(crate) fn give_up(&self, before: u64) -> Error {
+        // The request may still wait for its turn to be written: first nothing leaves any more, then it is looked at
+        // what has left.
+        self.member.end(EndCause::CallTimedOut);
+        self.member.tap.seal();
+        let tap = &self.member.tap;
+        let sent = match tap.sent() {
+            // It left, and its answer has come meanwhile; nobody has seen it.
+            Sent::None if tap.writes() != before => Sent::Complete,
+            sent => sent,
+        };
+        let (class, status) = (self.class_of(Signal::Io, sent), tap.status());
+        Error::new(Code::CallTimedOut, class, "the call's deadline passed, so its session was ended")
+            .at_stage(Stage::Blocked)
+            .on_host(self.member.candidate.to_string())
+            .with_sent(sent)
+            .with_transaction(status)
     }
 
     /// What the loss of the connection means for what was out.
@@ -177,7 +177,7 @@ impl Why {
     /// Committed here, replication unknown: the server stopped waiting for its standby.
     pub(super) fn local_only(&self) -> Error {
         Error::new(
-            Code::ConnectionLost,
+            Code::ReplicationUnknown,
             Class::UnknownOutcome,
             "the transaction was committed on this host, but the wait for a synchronous standby was broken off: a \
              failover may lose it",

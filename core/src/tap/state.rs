@@ -92,6 +92,8 @@ pub(super) struct Inner {
     pub(super) statements: Names,
     pub(super) portals: Names,
     tag: Vec<u8>,
+    /// How many transaction blocks have ended by a statement.
+    ends: u64,
     /// The error of the request that is answered now.
     error: Option<SqlState>,
     /// The SQLSTATE that failed the block which is open or has just ended.
@@ -124,6 +126,7 @@ impl Default for Inner {
             statements: Names::default(),
             portals: Names::default(),
             tag: Vec::new(),
+            ends: 0,
             error: None,
             block_error: None,
             called: false,
@@ -307,6 +310,11 @@ impl TapState {
         String::from_utf8_lossy(&lock(&self.inner).tag).into_owned()
     }
 
+    /// How many transactions have ended here by a statement; those inside a text of several count as well.
+    pub(crate) fn ends(&self) -> u64 {
+        lock(&self.inner).ends
+    }
+
     /// The SQLSTATE that failed the block which has just ended or is open.
     pub(crate) fn block_error(&self) -> Option<SqlState> {
         lock(&self.inner).block_error
@@ -484,6 +492,13 @@ impl Inner {
         // Into the same memory each time: this runs for every statement.
         self.tag.clear();
         self.tag.extend_from_slice(tag);
+        let ends = match tag {
+            b"COMMIT" | b"PREPARE TRANSACTION" => true,
+            // ROLLBACK TO has the same tag.
+            b"ROLLBACK" => self.out.front().is_none_or(|r| r.effects.ends),
+            _ => false,
+        };
+        self.ends += u64::from(ends);
     }
 
     /// An error or notice passed after the login. `true` where there is news.
