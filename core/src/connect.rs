@@ -3,7 +3,7 @@
 //! Decides nothing. Everything runs inside the caller's future, so dropping it closes every socket of the connect.
 //! [`crate::connector`] calls [`walk`], once for a plain `connect()` and again and again for one with a deadline.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ pub(crate) async fn walk(
     let specs: Vec<_> = hosts.iter().map(numbered).collect();
     let mut machine = Attempt::new(&specs, options).with_last_good(last_good.collect());
     let mut work: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
-    let mut dialling: HashMap<DialId, Dialling> = HashMap::new();
-    let mut opened: HashMap<DialId, (Opened, Record)> = HashMap::new();
+    let mut dialling: BTreeMap<DialId, Dialling> = BTreeMap::new();
+    let mut opened: BTreeMap<DialId, (Opened, Record)> = BTreeMap::new();
 
     let mut actions = machine.start(clock::now(), &mut rng);
     loop {
@@ -132,6 +132,7 @@ pub(crate) async fn walk(
         }
         let timer = machine.poll_timeout();
         let input = tokio::select! {
+            biased;
             Some(done) = work.next(), if !work.is_empty() => {
                 match done {
                     Done::Abandoned => { actions = Vec::new(); continue; }
@@ -242,7 +243,7 @@ fn success(c: &Candidate, took: Duration) -> Record {
     Record { message: "connected".to_owned(), ..record(c, Stage::Role, took) }
 }
 
-fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>) -> Error {
+fn out_of_time(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>) -> Error {
     let now = clock::now();
     for d in under_way.values() {
         attempts.push(Record {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
-use tokio::sync::watch::Receiver;
 
+use crate::changes::Changed;
 use crate::clock::{self, Deadline, Moment};
 use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
 use crate::connect::{self, Tools};
@@ -274,7 +274,7 @@ impl Connector {
     }
 
     /// Waits until the topology knows a host that fits, at most until then.
-    async fn until_fits(&self, attrs: SessionAttrs, changes: &mut Receiver<u64>, until: Deadline) {
+    async fn until_fits(&self, attrs: SessionAttrs, changes: &mut Changed, until: Deadline) {
         if self.searching(attrs) {
             self.inner.spares.start(&self.inner.monitor);
         }

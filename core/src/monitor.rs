@@ -8,14 +8,15 @@
 mod probes;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Notify, Semaphore, broadcast, watch as version};
+use tokio::sync::{Notify, Semaphore, broadcast};
 
+use crate::changes::{Changed, Changes};
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode};
 use crate::decide::topology::{
@@ -51,10 +52,11 @@ pub(crate) struct Monitor {
     pub(crate) look_up: Arc<LookUp>,
     topology: Mutex<Topology>,
     places: Mutex<Places>,
-    members: Mutex<HashMap<u64, Arc<Member>>>,
+    /// By number, so that those who are ended together are ended in one order.
+    members: Mutex<BTreeMap<u64, Arc<Member>>>,
     probes: Mutex<Probes>,
     snapshot: ArcSwap<Snapshot>,
-    version: version::Sender<u64>,
+    changes: Changes,
     events: broadcast::Sender<Event>,
     /// The watch task's timers may have changed.
     wake: Arc<Notify>,
@@ -92,7 +94,7 @@ impl Monitor {
             members: Mutex::default(),
             probes: Mutex::default(),
             snapshot,
-            version: version::Sender::new(0),
+            changes: Changes::default(),
             events: broadcast::Sender::new(EVENTS),
             wake: Arc::new(Notify::new()),
             last_run: AtomicU64::new(0),
@@ -165,7 +167,7 @@ impl Monitor {
                 Action::SuspectOurselves { .. } => {}
                 Action::Publish => {
                     self.snapshot.store(Arc::new(topology.snapshot(now)));
-                    self.version.send_modify(|v| *v += 1);
+                    self.changes.step();
                 }
                 Action::Event(event) => {
                     tracing::debug!(target: "pgfollow", ?event, "topology");
@@ -405,8 +407,8 @@ impl Monitor {
     }
 
     /// Tells when the snapshot changes.
-    pub(crate) fn changes(&self) -> version::Receiver<u64> {
-        self.version.subscribe()
+    pub(crate) fn changes(&self) -> Changed {
+        self.changes.subscribe()
     }
 
     /// When the watch task last ran.
