@@ -180,6 +180,14 @@ impl Monitor {
     /// Ends the members of a host that were born before `generation`, as far as the verdict permits.
     fn clear(self: &Arc<Self>, host: HostId, generation: u64, cause: Cause, idle: bool, in_flight: InFlight) {
         let verdict = self.verdict(host, cause);
+        // Another one is right: whoever got the answer to a request here must not send a COMMIT behind it.
+        let replaced = matches!(
+            cause,
+            Cause::Superseded { .. }
+                | Cause::Succeeded { .. }
+                | Cause::TermAccepted { .. }
+                | Cause::OtherCluster
+        );
         for m in self.members_of(host).into_iter().filter(|m| m.generation() < generation) {
             if !m.tap.busy() {
                 if idle {
@@ -188,6 +196,9 @@ impl Monitor {
                 continue;
             }
             let harmless = m.tap.harmless();
+            if replaced {
+                m.end_behind_answer(verdict.clone());
+            }
             match in_flight {
                 InFlight::Close => m.end(verdict.clone()),
                 InFlight::CloseUnlessHarmless { grace } if harmless && !grace.is_zero() => {

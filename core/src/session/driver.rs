@@ -169,14 +169,28 @@ async fn drive(
             {
                 m.news(member, news);
             }
-            match std::task::ready!(step) {
+            let step = match step {
+                Poll::Ready(step) => step,
+                Poll::Pending => {
+                    if let Some(cause) = member.last_request()
+                        && !member.tap.busy()
+                    {
+                        member.end(cause.clone());
+                        return Poll::Ready(());
+                    }
+                    return Poll::Pending;
+                }
+            };
+            match step {
                 Some(Ok(m)) => {
                     if let Some(m) = readable(m) {
                         inbox.push(m);
                     }
                 }
                 Some(Err(e)) => {
-                    member.end(end_of(member, &e));
+                    // A request that came too late failed at the seal; why it was sealed is what its caller must hear.
+                    let cause = member.last_request().cloned();
+                    member.end(cause.unwrap_or_else(|| end_of(member, &e)));
                     return Poll::Ready(());
                 }
                 // Our side ended it: the client is gone and Terminate was sent; or the server closed in silence.

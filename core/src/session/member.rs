@@ -97,6 +97,8 @@ pub(crate) struct Member {
     /// Not to be used for writes again.
     retired: AtomicBool,
     limit: Option<Limit>,
+    /// It may hear the answer to its request, and no more: then it ends with this.
+    last_request: OnceLock<EndCause>,
     end: OnceLock<End>,
     /// Wakes the driver: the end is decided, or the owner has let go.
     pub(crate) bell: AtomicWaker,
@@ -152,6 +154,7 @@ impl Member {
             doubted: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             limit,
+            last_request: OnceLock::new(),
             end: OnceLock::new(),
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
@@ -206,6 +209,19 @@ impl Member {
         // The cause is there before anyone can see the end.
         let _ = self.end.set(End { cause, at: clock::now() });
         self.bell.wake();
+    }
+
+    /// Lets the request that is out have its answer, and nothing else leave: the session ends behind it.
+    pub(crate) fn end_behind_answer(&self, cause: EndCause) {
+        if self.last_request.set(cause).is_ok() {
+            self.tap.seal();
+            self.bell.wake();
+        }
+    }
+
+    /// Why it ends behind the request that is out, if it does.
+    pub(crate) fn last_request(&self) -> Option<&EndCause> {
+        self.last_request.get()
     }
 
     /// The end, once it has come.
