@@ -168,7 +168,17 @@ impl Inner {
         if let Some((what, executed)) = mishap {
             let now = self.now;
             self.log.line(now, format_args!("trap on db-{node}: {what:?} at #{id}, executed {executed}"));
-            if !executed || what == Mishap::Freeze {
+            if what == Mishap::Freeze {
+                // The request is there when the processes go on.
+                if let Some(b) = self.backend(id) {
+                    b.current = Some(frame);
+                }
+                self.freeze(node);
+                let incarnation = self.nodes[node].incarnation;
+                self.nodes[node].parked.push(Event::Done { conn: id, node, incarnation });
+                return;
+            }
+            if !executed {
                 self.mishap(id, node, what);
                 return;
             }

@@ -58,8 +58,10 @@ impl Inner {
         if self.nodes[from].link != link || !self.linked(from, to) {
             return;
         }
+        if to == self.leader {
+            self.safe = self.safe.max(upto);
+        }
         let n = &mut self.nodes[to];
-        n.acks[from] = n.acks[from].max(upto);
         let waits = std::mem::take(&mut n.waits);
         let (done, still): (Vec<_>, Vec<_>) = waits.into_iter().partition(|(lsn, _)| *lsn <= upto);
         n.waits = still;
@@ -90,9 +92,7 @@ impl Inner {
 
     /// Whether promoting that standby keeps everything that was acknowledged.
     pub(crate) fn keeps_all(&self, node: usize) -> bool {
-        let old = &self.nodes[self.leader];
-        let acked = old.acks.iter().copied().max().unwrap_or(0);
-        self.nodes[node].common(old) >= acked
+        self.nodes[node].common(&self.nodes[self.leader]) >= self.safe
     }
 
     /// Promotes a standby, which takes that long.
@@ -112,7 +112,6 @@ impl Inner {
         n.in_recovery = false;
         n.timeline += 1;
         n.replayed = Some(n.wal.len());
-        n.acks.fill(0);
         n.cools(now);
         let timeline = n.timeline;
         self.leader = node;
@@ -158,7 +157,8 @@ impl Inner {
         }
         let n = &mut self.nodes[node];
         n.power = Power::Starting;
-        n.started = WALL + i64::try_from(now).unwrap_or(0);
+        // No two servers start in the same microsecond.
+        n.started = WALL + i64::try_from(now).unwrap_or(0) + i64::try_from(node).unwrap_or(0);
         n.idle(now);
         let incarnation = n.incarnation;
         self.push(now + takes, Event::Started { node, incarnation });

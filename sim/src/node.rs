@@ -79,8 +79,6 @@ pub(crate) struct Node {
     pub(crate) upstream: Option<usize>,
     /// Counts the standby's replication links: what an older one carried doesn't arrive.
     pub(crate) link: u64,
-    /// How far each of its standbys has confirmed.
-    pub(crate) acks: Vec<usize>,
     /// Commits that wait for a standby.
     pub(crate) waits: Vec<(usize, ConnId)>,
     /// The host's network to the other hosts is cut.
@@ -110,7 +108,6 @@ impl Node {
             wal: Vec::new(),
             upstream: (index > 0).then_some(0),
             link: 0,
-            acks: vec![0; model.nodes],
             waits: Vec::new(),
             isolated: false,
             trap: None,

@@ -206,6 +206,8 @@ pub(crate) struct Inner {
     pub(crate) next_entry: u64,
     /// The server that the operator takes for the primary.
     pub(crate) leader: usize,
+    /// So much of its history was confirmed by a standby: whatever was acknowledged, if replication is synchronous.
+    pub(crate) safe: usize,
     pub(crate) truth: Truth,
     pub(crate) log: Log,
     /// Nobody resolves names just now.
@@ -236,6 +238,7 @@ impl World {
             next_conn: 0,
             next_entry: 0,
             leader: 0,
+            safe: 0,
             truth: Truth::default(),
             log: Log { keep: keep_log, ..Log::default() },
             dns_silent: false,
