@@ -13,11 +13,12 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::clock::{self, Deadline, Moment};
+use crate::config::HostWalk;
 use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
 use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
 use crate::failure::{self, Failed, Failure};
-use crate::host::{Candidate, HostId};
+use crate::host::{Address, Candidate, HostId};
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
@@ -41,6 +42,15 @@ impl Tools<'_> {
             return None;
         }
         self.monitor.superseded(host).map(|seen| Failure::WrongRole { wanted, seen })
+    }
+
+    /// Whether the primary is known by now, and is none of those that the walk was sent to or waits for: then the
+    /// walk waits in vain, on a host that doesn't answer for as long as `connect_timeout`.
+    fn in_vain(&self, sent_to: Option<&Address>, under_way: &BTreeMap<DialId, Dialling>) -> bool {
+        let Purpose::Caller(wanted) = self.purpose else { return false };
+        let Some((known, true)) = self.monitor.primary().filter(|_| wanted.needs_primary()) else { return false };
+        let mut aims = sent_to.into_iter().chain(under_way.values().map(|d| &d.candidate.address));
+        aims.all(|a| *a != known.address)
     }
 }
 
@@ -86,6 +96,9 @@ pub(crate) async fn walk(
         [Family::V4, Family::V6].into_iter().flat_map(|f| tools.look_up.last_good(&name, f)).collect()
     });
     let specs: Vec<_> = hosts.iter().map(numbered).collect();
+    let follows = options.walk == HostWalk::Follow;
+    let sent_to = options.prefer.as_ref().map(|c| c.address.clone());
+    let mut changes = tools.monitor.changes();
     let mut machine = Attempt::new(&specs, options).with_last_good(last_good.collect());
     let mut work: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
     let mut dialling: BTreeMap<DialId, Dialling> = BTreeMap::new();
@@ -182,6 +195,13 @@ pub(crate) async fn walk(
                     }
                 }
             }
+            _ = changes.changed(), if follows && opened.is_empty() => {
+                if tools.in_vain(sent_to.as_ref(), &dialling) {
+                    return Err(in_vain(machine.attempts().to_vec(), &dialling));
+                }
+                actions = Vec::new();
+                continue;
+            }
             () = clock::sleep_until(timer) => Input::Timer,
             () = clock::sleep_until(deadline.moment().unwrap_or(Moment::NEVER)) => {
                 return Err(out_of_time(machine.attempts().to_vec(), &dialling));
@@ -222,8 +242,8 @@ fn start<'a>(
 
 fn record(c: &Candidate, stage: Stage, took: Duration) -> Record {
     let (hostaddr, port) = match &c.address {
-        crate::host::Address::Tcp(a) => (a.ip().to_string(), a.port().to_string()),
-        crate::host::Address::Unix(p) => (p.display().to_string(), String::new()),
+        Address::Tcp(a) => (a.ip().to_string(), a.port().to_string()),
+        Address::Unix(p) => (p.display().to_string(), String::new()),
     };
     Record {
         host: c.name.to_string(),
@@ -243,16 +263,30 @@ fn success(c: &Candidate, took: Duration) -> Record {
     Record { message: "connected".to_owned(), ..record(c, Stage::Role, took) }
 }
 
-fn out_of_time(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>) -> Error {
+/// The attempts that are given up, and why.
+fn given_up<'a>(
+    under_way: &'a BTreeMap<DialId, Dialling>,
+    code: Code,
+    why: &'a str,
+) -> impl Iterator<Item = Record> + 'a {
     let now = clock::now();
-    for d in under_way.values() {
-        attempts.push(Record {
-            code: Some(Code::DeadlinePassed),
-            class: Some(Class::Transient),
-            message: "still under way when the caller's deadline passed".to_owned(),
-            ..record(&d.candidate, d.progress.stage(), now - d.started)
-        });
-    }
+    under_way.values().map(move |d| Record {
+        code: Some(code),
+        class: Some(Class::Transient),
+        message: why.to_owned(),
+        ..record(&d.candidate, d.progress.stage(), now - d.started)
+    })
+}
+
+fn in_vain(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>) -> Error {
+    attempts.extend(given_up(under_way, Code::Superseded, "given up: another host is primary"));
+    let message = "another host became primary while this connect was under way: try again";
+    Error::new(Code::Superseded, Class::Transient, message).with_attempts(attempts)
+}
+
+fn out_of_time(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>) -> Error {
+    let why = "still under way when the caller's deadline passed";
+    attempts.extend(given_up(under_way, Code::DeadlinePassed, why));
     Error::new(
         Code::DeadlinePassed,
         Class::Transient,

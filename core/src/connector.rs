@@ -213,7 +213,11 @@ impl Connector {
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
         self.first_look(self.attrs(), Deadline::NONE).await;
-        self.walk(self.attrs(), Deadline::NONE).await
+        match self.walk(self.attrs(), Deadline::NONE).await {
+            // The primary became known meanwhile: the walk to it is what this one would have been.
+            Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
+            result => result,
+        }
     }
 
     /// Like [`Self::connect`], but waits for a host that fits: recovery, a promotion or a full server are waited out
