@@ -20,6 +20,8 @@ pub struct Bounds {
     pub logins: usize,
     /// The same for its monitor.
     pub monitor_logins: usize,
+    /// How long a process's callers may wait for their first write on a new primary, once it was possible.
+    pub resumed: Duration,
 }
 
 impl Default for Bounds {
@@ -30,6 +32,7 @@ impl Default for Bounds {
             recovery: Duration::from_secs(10),
             logins: 40,
             monitor_logins: 15,
+            resumed: Duration::from_millis(1_500),
         }
     }
 }
@@ -55,7 +58,7 @@ pub struct Counts {
     pub monitor_logins: usize,
     /// The longest job.
     pub longest: Duration,
-    /// From the end of each promotion to the first acknowledged write of each process that failed before it.
+    /// How long each process waited for its first acknowledged write on each new primary, once that was possible.
     pub resumed: Vec<Duration>,
 }
 
@@ -145,6 +148,8 @@ pub(crate) fn judge(
             broken.push(Broken::TooMany(format!("{} of a monitor within a second", counts.monitor_logins)));
         }
         resumed(w, ledger, &mut counts);
+        let slow = counts.resumed.iter().filter(|d| **d > bounds.resumed);
+        broken.extend(slow.map(|d| Broken::TooLong(format!("{d:?} until the first write on a new primary"))));
         (broken, counts)
     })
 }
@@ -233,19 +238,24 @@ fn times(ledger: &[Try], healed: Duration, bounds: &Bounds, broken: &mut Vec<Bro
     }
 }
 
-/// From each promotion to the first acknowledged write of each process: one that began before it failed.
+/// How long the callers of each process waited for the first write that was acknowledged on a new primary, from the
+/// moment when it could be: the server ready for it, the path open, the caller there.
 fn resumed(w: &Inner, ledger: &[Try], counts: &mut Counts) {
-    for (at, _) in &w.truth.promotions {
-        let at = Duration::from_micros(*at);
+    for (at, node) in &w.truth.ready {
         for process in 0..w.processes.len() {
-            let of = ledger.iter().filter(|t| t.process == process);
-            let hurt = of.clone().any(|t| t.began < at && t.ended.is_some_and(|e| e > at));
-            let first = of
-                .filter(|t| matches!(t.told, Some(Told::Acknowledged)) && t.job.kind != Kind::Slow)
-                .filter_map(|t| t.ended.filter(|e| *e >= at))
-                .min();
-            if let (true, Some(first)) = (hurt, first) {
-                counts.resumed.push(first - at);
+            let changes = w.truth.blackouts.iter().filter(|b| b.1 == process && b.2 == *node);
+            let shut = changes.clone().rfind(|b| b.0 <= *at).is_some_and(|b| b.3);
+            let open = if shut { changes.clone().find(|b| b.0 > *at && !b.3).map(|b| b.0) } else { Some(*at) };
+            let Some(open) = open.map(Duration::from_micros) else { continue };
+            let wrote = |t: &&Try| {
+                t.process == process && matches!(t.told, Some(Told::Acknowledged)) && !t.job.rows.is_empty()
+            };
+            let waits = ledger.iter().filter(wrote).filter(|t| t.job.kind != Kind::Slow).filter_map(|t| {
+                let ended = t.ended.filter(|e| *e >= open)?;
+                Some((ended, ended - open.max(t.began)))
+            });
+            if let Some((_, wait)) = waits.min() {
+                counts.resumed.push(wait);
             }
         }
     }

@@ -49,6 +49,9 @@ impl Inner {
         let new = self.nodes[from].wal.get(have..upto).map(<[Entry]>::to_vec).unwrap_or_default();
         self.nodes[to].wal.extend(new);
         self.nodes[to].timeline = self.nodes[from].timeline;
+        if from == self.leader && std::mem::take(&mut self.unready) {
+            self.truth.ready.push((self.now, from));
+        }
         let range = self.model.replication_us;
         let at = self.now + self.draw(range);
         self.push(at, Event::Ack { from: to, to: from, link, upto });
@@ -115,7 +118,10 @@ impl Inner {
         n.cools(now);
         let timeline = n.timeline;
         self.leader = node;
-        self.truth.promotions.push((now, node));
+        if !self.model.sync {
+            self.truth.ready.push((now, node));
+        }
+        self.unready = self.model.sync;
         self.say_fault(format_args!("db-{node} is primary on timeline {timeline}"));
     }
 
@@ -295,6 +301,7 @@ impl Inner {
         if self.paths[process][node].black != on {
             self.say_fault(format_args!("path p{process} to db-{node} black: {on}"));
             self.paths[process][node].black = on;
+            self.truth.blackouts.push((self.now, process, node, on));
             self.mind_silence();
         }
     }

@@ -186,8 +186,10 @@ pub(crate) struct Truth {
     pub(crate) committed: BTreeMap<i64, u32>,
     /// Writes that were sent to an older primary by a process that had read of a newer one.
     pub(crate) stale: Vec<String>,
-    /// When a promotion ended: the server took writes from then on.
-    pub(crate) promotions: Vec<(u64, usize)>,
+    /// When a promoted server could acknowledge its first write.
+    pub(crate) ready: Vec<(u64, usize)>,
+    /// Changes of the paths: when, which process, which server, whether packets get lost.
+    pub(crate) blackouts: Vec<(u64, usize, usize, bool)>,
 }
 
 pub(crate) struct Inner {
@@ -208,6 +210,8 @@ pub(crate) struct Inner {
     pub(crate) leader: usize,
     /// So much of its history was confirmed by a standby: whatever was acknowledged, if replication is synchronous.
     pub(crate) safe: usize,
+    /// It was promoted, and no standby follows yet.
+    pub(crate) unready: bool,
     pub(crate) truth: Truth,
     pub(crate) log: Log,
     /// Nobody resolves names just now.
@@ -239,6 +243,7 @@ impl World {
             next_entry: 0,
             leader: 0,
             safe: 0,
+            unready: false,
             truth: Truth::default(),
             log: Log { keep: keep_log, ..Log::default() },
             dns_silent: false,

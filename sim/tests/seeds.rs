@@ -82,6 +82,11 @@ fn print(reports: &[Report], took: Duration) {
         most(|r| r.counts.monitor_logins),
         reports.iter().map(|r| r.counts.longest).max().unwrap_or_default(),
     );
+    let mut slowest: Vec<&Report> = reports.iter().collect();
+    slowest.sort_by_key(|r| std::cmp::Reverse(r.counts.resumed.iter().max().copied()));
+    for r in slowest.iter().take(5) {
+        println!("  slow to resume: SEED={} {:?} {:?}", r.seed, r.stories, r.counts.resumed.iter().max());
+    }
 }
 
 /// Fails with the seed, what was broken, and the end of what happened.
