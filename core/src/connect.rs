@@ -48,7 +48,9 @@ impl Tools<'_> {
     /// walk waits in vain, on a host that doesn't answer for as long as `connect_timeout`.
     fn in_vain(&self, sent_to: Option<&Address>, under_way: &BTreeMap<DialId, Dialling>) -> bool {
         let Purpose::Caller(wanted) = self.purpose else { return false };
-        let Some((known, true)) = self.monitor.primary().filter(|_| wanted.needs_primary()) else { return false };
+        let Some((known, true)) = self.monitor.primary().filter(|_| wanted.needs_primary()) else {
+            return false;
+        };
         let mut aims = sent_to.into_iter().chain(under_way.values().map(|d| &d.candidate.address));
         aims.all(|a| *a != known.address)
     }

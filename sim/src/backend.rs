@@ -5,13 +5,19 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{Buf, Bytes, BytesMut};
 use pgfollow_lab::wire::message::Message;
 
-use crate::node::{Mishap, Power};
-use crate::sql::{self, Sql};
+use crate::node::{Mishap, Power, WALL, Write};
+use crate::sql::{self, Asked, Sql};
 use crate::wire::{self, Frame};
 use crate::world::{ConnId, Event, Inner};
 
 /// The monitor's application name: its logins and dials are counted apart.
 const MONITOR: &str = "pgfollow monitor";
+/// Stands for a message that is taken up again.
+const BLOCKED: u8 = 1;
+/// How long a statement waits for a row (`lock_timeout`).
+const LOCK_TIMEOUT: u64 = 1_000_000;
+/// Between two looks whether it is free.
+const LOCK_LOOK: u64 = 10_000;
 /// The version that the servers say they are.
 const VERSION: &str = "15.18";
 
@@ -25,19 +31,25 @@ pub(crate) struct Backend {
     logged_in: bool,
     pub(crate) monitor: bool,
     pid: i32,
+    /// When it was started, by the server's clock.
+    born: i64,
     current: Option<Frame>,
     /// What is left of a simple query.
     todo: VecDeque<Sql>,
     block: bool,
     failed: bool,
     read_only: bool,
-    rows: Vec<i64>,
+    writes: Vec<Write>,
+    /// Since when a statement waits for another transaction's row.
+    blocked: Option<u64>,
     statements: BTreeMap<String, String>,
     portal: Option<(Sql, Vec<i64>)>,
     /// After an error in the extended protocol, until Sync.
     skip: bool,
     /// The commit waits for a standby; then this tag is said (none where it has been).
     waiting: Option<Option<&'static str>>,
+    /// The token that its commit wrote, while that waits.
+    holds: Option<String>,
     out: BytesMut,
     /// A writable primary's timeline that `out` tells of.
     tells: u32,
@@ -59,13 +71,13 @@ impl Backend {
     fn fail(&mut self, code: &str, text: &str) {
         wire::error(&mut self.out, "ERROR", code, text);
         self.failed = self.block;
-        self.rows.clear();
+        self.writes.clear();
         self.todo.clear();
     }
 
     fn end_block(&mut self) {
         (self.block, self.failed, self.read_only) = (false, false, false);
-        self.rows.clear();
+        self.writes.clear();
     }
 
     /// Whether the commit of this backend waits for a standby.
@@ -84,6 +96,8 @@ enum Did {
     Failed,
     /// A ping.
     Nothing,
+    /// It waits for another transaction.
+    Blocked,
 }
 
 impl Inner {
@@ -155,6 +169,10 @@ impl Inner {
         if self.nodes[node].power == Power::Starting {
             return Some(("57P03", "the database system is starting up"));
         }
+        // Counting is for those who are near the limit.
+        if self.conns.len() < self.model.max_connections as usize {
+            return None;
+        }
         let on = |c: &&crate::world::Conn| c.node == node && c.server.as_ref().is_some_and(|b| b.logged_in);
         let full = self.conns.values().filter(on).count() >= self.model.max_connections as usize;
         full.then_some(("53300", "sorry, too many clients already"))
@@ -188,7 +206,7 @@ impl Inner {
         }
         match frame.kind {
             0 => self.start_up(id, node, frame.body),
-            b'Q' => self.simple(id),
+            b'Q' | BLOCKED => self.simple(id),
             _ => self.sync(id),
         }
         if let Some((what, _)) = mishap {
@@ -200,9 +218,9 @@ impl Inner {
 
     fn sprung(&mut self, id: ConnId, node: usize, frame: &Frame) -> Option<(Mishap, bool)> {
         let commits = self.backend(id).is_some_and(|b| match frame.kind {
-            b'Q' if b.block => b.todo.contains(&Sql::Commit) && !b.rows.is_empty(),
+            b'Q' if b.block => b.todo.contains(&Sql::Commit) && !b.writes.is_empty(),
             b'Q' => b.todo.iter().any(|s| matches!(s, Sql::Insert(_))),
-            b'S' => !b.block && !b.rows.is_empty(),
+            b'S' => !b.block && !b.writes.is_empty(),
             _ => false,
         });
         let trap = self.nodes[node].trap.as_mut()?;
@@ -264,8 +282,9 @@ impl Inner {
         let n = &mut self.nodes[node];
         n.pids += 1;
         let (pid, told) = (n.pids, (n.in_recovery, n.fenced));
+        let born = self.wall();
         let Some(b) = self.backend(id) else { return };
-        (b.started, b.monitor, b.pid, b.told) = (true, monitor, pid, told);
+        (b.started, b.monitor, b.pid, b.born, b.told) = (true, monitor, pid, born, told);
         if let Some((code, text)) = refused {
             wire::error(&mut b.out, "FATAL", code, text);
             self.say(id);
@@ -306,6 +325,17 @@ impl Inner {
             let last = b.todo.is_empty();
             match self.execute(id, &statement, &[], true) {
                 Did::Failed => {}
+                Did::Blocked => {
+                    let (now, at) = (self.now, self.now + LOCK_LOOK);
+                    let Some(c) = self.conns.get_mut(&id) else { return };
+                    let Some(b) = c.server.as_mut() else { return };
+                    b.blocked.get_or_insert(now);
+                    b.todo.push_front(statement);
+                    b.current = Some(Frame { kind: BLOCKED, body: Bytes::new() });
+                    let (node, incarnation) = (c.node, self.nodes[c.node].incarnation);
+                    self.push(at, Event::Done { conn: id, node, incarnation });
+                    return;
+                }
                 Did::Nothing => {
                     if let Some(b) = self.backend(id) {
                         wire::bare(&mut b.out, b'I');
@@ -313,7 +343,7 @@ impl Inner {
                 }
                 Did::Tag(tag) => {
                     let Some(b) = self.backend(id) else { return };
-                    if last && !b.block && !b.rows.is_empty() {
+                    if last && !b.block && !b.writes.is_empty() {
                         if self.commit(id, Some(tag)) {
                             return;
                         }
@@ -334,13 +364,20 @@ impl Inner {
     fn commit(&mut self, id: ConnId, tag: Option<&'static str>) -> bool {
         let Some(node) = self.conns.get(&id).map(|c| c.node) else { return true };
         let Some(b) = self.backend(id) else { return true };
-        let (rows, seen) = (std::mem::take(&mut b.rows), b.seen);
+        let (writes, seen) = (std::mem::take(&mut b.writes), b.seen);
         b.end_block();
         let mut waits = false;
-        if !rows.is_empty() {
+        if !writes.is_empty() {
             self.stale_write(id, node, seen, "COMMIT");
-            let lsn = self.append(node, rows);
             waits = self.model.sync;
+            let token = writes.iter().find_map(|w| match w {
+                Write::Token(t, _) if waits => Some(t.to_string()),
+                _ => None,
+            });
+            let lsn = self.append(node, writes);
+            if let Some(b) = self.backend(id) {
+                b.holds = token;
+            }
             if waits {
                 self.nodes[node].waits.push((lsn, id));
             }
@@ -358,6 +395,7 @@ impl Inner {
     pub(crate) fn released(&mut self, id: ConnId) {
         let Some(b) = self.backend(id) else { return };
         let Some(tag) = b.waiting.take() else { return };
+        b.holds = None;
         match tag {
             Some(tag) => {
                 wire::complete(&mut b.out, tag);
@@ -371,7 +409,7 @@ impl Inner {
     fn sync(&mut self, id: ConnId) {
         let Some(b) = self.backend(id) else { return };
         b.skip = false;
-        if !b.block && !b.rows.is_empty() && self.commit(id, None) {
+        if !b.block && !b.writes.is_empty() && self.commit(id, None) {
             return;
         }
         self.ready(id);
@@ -421,15 +459,15 @@ impl Inner {
                 } else {
                     b.portal.as_ref().map(|(s, _)| s.clone())
                 };
-                match parsed.map_or(0, |s| s.columns()) {
-                    0 => wire::bare(&mut b.out, b'n'),
-                    n => wire::describe(&mut b.out, n),
+                match parsed.map(|s| s.columns()).unwrap_or_default() {
+                    none if none.is_empty() => wire::bare(&mut b.out, b'n'),
+                    columns => wire::describe(&mut b.out, &columns),
                 }
             }
             b'E' => {
                 let Some((statement, values)) = b.portal.clone() else { return };
-                if statement == Sql::Commit {
-                    b.fail("0A000", "the simulation knows COMMIT as a simple query only");
+                if matches!(statement, Sql::Commit | Sql::Token { .. }) {
+                    b.fail("0A000", "the simulation knows this as a simple query only");
                     b.skip = true;
                     return;
                 }
@@ -444,7 +482,7 @@ impl Inner {
                             wire::bare(&mut b.out, b'I');
                         }
                     }
-                    Did::Failed => {
+                    Did::Failed | Did::Blocked => {
                         if let Some(b) = self.backend(id) {
                             b.skip = true;
                         }
@@ -497,15 +535,15 @@ impl Inner {
                     b.fail("08P01", "no value for $1");
                     return Did::Failed;
                 };
-                b.rows.push(row);
+                b.writes.push(Write::Row(row));
                 let seen = b.seen;
                 self.stale_write(id, node, seen, "INSERT");
                 Did::Tag("INSERT 0 1")
             }
             Sql::Look(row) => {
-                let found = self.nodes[node].wal.iter().any(|e| e.rows.contains(row));
+                let found = self.nodes[node].wal.iter().any(|e| e.rows().any(|r| r == *row));
                 let found = found.then(|| vec![Some(row.to_string())]);
-                self.answer(id, describe, 1, found);
+                self.answer(id, describe, statement, found);
                 Did::Tag("SELECT 1")
             }
             Sql::Fail(code) => {
@@ -513,11 +551,28 @@ impl Inner {
                 Did::Failed
             }
             Sql::Sleep(_) => {
-                self.answer(id, describe, 1, Some(vec![Some(String::new())]));
+                self.answer(id, describe, statement, Some(vec![Some(String::new())]));
                 Did::Tag("SELECT 1")
             }
             Sql::Set => Did::Tag("SET"),
             Sql::Ask(list) => self.ask(id, node, list, describe),
+            Sql::Token { token, state, check } => self.token(id, node, statement, (token, *state, *check)),
+            Sql::Twin { pid, start, end } => {
+                let of = |b: &Backend| b.pid == *pid && b.born == *start;
+                let twin =
+                    self.conns.iter().find(|(_, c)| c.node == node && c.server.as_ref().is_some_and(of));
+                let twin = twin.map(|(id, c)| (*id, c.server.as_ref().is_some_and(Backend::in_sync_wait)));
+                let row = twin.map(|(twin, waits)| {
+                    let ends = *end && !waits;
+                    if ends {
+                        self.terminate(twin);
+                    }
+                    let waits = Some(if waits { "t" } else { "f" }.to_owned());
+                    if *end { vec![waits, ends.then(|| "t".to_owned())] } else { vec![waits] }
+                });
+                self.answer(id, describe, statement, row);
+                Did::Tag("SELECT 1")
+            }
             Sql::Unknown => {
                 b.fail("42601", "the simulation doesn't know this statement");
                 Did::Failed
@@ -525,35 +580,101 @@ impl Inner {
         }
     }
 
-    fn answer(&mut self, id: ConnId, describe: bool, columns: usize, row: Option<Vec<Option<String>>>) {
+    fn answer(&mut self, id: ConnId, describe: bool, of: &Sql, row: Option<Vec<Option<String>>>) {
         let Some(b) = self.backend(id) else { return };
         if describe {
-            wire::describe(&mut b.out, columns);
+            wire::describe(&mut b.out, &of.columns());
         }
         if let Some(row) = row {
             wire::row(&mut b.out, &row);
         }
     }
 
+    /// A row of the token table: taken, found taken, or waited for.
+    fn token(&mut self, id: ConnId, node: usize, said: &Sql, token: (&str, char, bool)) -> Did {
+        let (name, state, check) = token;
+        let now = self.now;
+        let writable = !self.nodes[node].in_recovery && !self.nodes[node].fenced;
+        // Whoever commits and waits for a standby still holds its row: as long as that, nobody sees it.
+        let holds = |b: &Backend| {
+            let is = |w: &Write| matches!(w, Write::Token(t, _) if **t == *name);
+            b.writes.iter().any(is) || b.holds.as_deref() == Some(name)
+        };
+        let held = self
+            .conns
+            .iter()
+            .any(|(other, c)| *other != id && c.node == node && c.server.as_ref().is_some_and(holds));
+        let known = self.nodes[node].token(name);
+        let Some(b) = self.backend(id) else { return Did::Failed };
+        if b.read_only || (!b.block && !writable) {
+            b.fail("25006", "cannot execute INSERT in a read-only transaction");
+            return Did::Failed;
+        }
+        if held {
+            if check && b.blocked.is_some_and(|since| now - since >= LOCK_TIMEOUT) {
+                b.blocked = None;
+                b.fail("55P03", "canceling statement due to lock timeout");
+                return Did::Failed;
+            }
+            return Did::Blocked;
+        }
+        b.blocked = None;
+        match known {
+            Some(_) if !check => {
+                b.fail("23505", "duplicate key value violates unique constraint \"outcome_pkey\"");
+                return Did::Failed;
+            }
+            Some(_) => b.writes.push(Write::Touch),
+            None => b.writes.push(Write::Token(name.into(), state)),
+        }
+        if check {
+            self.answer(id, true, said, Some(vec![Some(known.unwrap_or(state).to_string())]));
+        }
+        Did::Tag("INSERT 0 1")
+    }
+
+    /// `pg_terminate_backend`.
+    fn terminate(&mut self, id: ConnId) {
+        if let Some(b) = self.backend(id) {
+            wire::error(&mut b.out, "FATAL", "57P01", "terminating connection due to administrator command");
+        }
+        self.say(id);
+        self.cut(id, false);
+    }
+
+    fn wall(&self) -> i64 {
+        WALL + i64::try_from(self.now).unwrap_or(0)
+    }
+
     /// One of the library's own questions.
-    fn ask(&mut self, id: ConnId, node: usize, list: &[String], describe: bool) -> Did {
+    fn ask(&mut self, id: ConnId, node: usize, list: &[(String, String)], describe: bool) -> Did {
+        let (pid, backend_start) = self.backend(id).map_or((0, 0), |b| (b.pid, b.born));
         let monitors = || {
             let of = |c: &&crate::world::Conn| c.node == node && c.server.as_ref().is_some_and(|b| b.monitor);
             self.conns.values().filter(of).count()
         };
         let n = &self.nodes[node];
         let max = self.model.max_connections;
-        let values: Result<Vec<_>, ()> = list
-            .iter()
-            .map(|e| {
-                let monitors = if e.contains("pg_stat_activity") { monitors() } else { 0 };
-                sql::value(e, n, max, monitors)
-            })
-            .collect();
+        let mut asked = Asked {
+            node: n,
+            max_connections: max,
+            monitors: 0,
+            pid,
+            backend_start,
+            wall: self.wall(),
+            sync: self.model.sync,
+        };
+        let value = |(e, _): &(String, String)| {
+            if e.contains("pg_stat_activity") {
+                asked.monitors = monitors();
+            }
+            sql::value(e, &asked)
+        };
+        let values: Result<Vec<_>, ()> = list.iter().map(value).collect();
         let tells = if n.writable() && list.len() > 1 { n.timeline } else { 0 };
         match values {
             Ok(values) => {
-                self.answer(id, describe, list.len(), Some(values));
+                self.answer(id, describe, &Sql::Ask(list.to_vec()), Some(values));
                 if let Some(b) = self.backend(id) {
                     b.tells = b.tells.max(tells);
                 }

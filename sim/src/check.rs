@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pgfollow::{Class, Error};
 
+use crate::node::Entry;
 use crate::workload::{Kind, Told, Try};
 use crate::world::{Inner, World};
 
@@ -156,8 +157,8 @@ pub(crate) fn judge(
 
 fn rows(w: &Inner, ledger: &[Try], broken: &mut Vec<Broken>, counts: &mut Counts) {
     let mut present: BTreeMap<i64, u32> = BTreeMap::new();
-    for row in w.nodes[w.leader].wal.iter().flat_map(|e| e.rows.iter()) {
-        *present.entry(*row).or_default() += 1;
+    for row in w.nodes[w.leader].wal.iter().flat_map(Entry::rows) {
+        *present.entry(row).or_default() += 1;
     }
     let there = |row: &i64| present.get(row).copied().unwrap_or(0);
     let ever = |row: &i64| w.truth.committed.get(row).copied().unwrap_or(0);
@@ -245,7 +246,8 @@ fn resumed(w: &Inner, ledger: &[Try], counts: &mut Counts) {
         for process in 0..w.processes.len() {
             let changes = w.truth.blackouts.iter().filter(|b| b.1 == process && b.2 == *node);
             let shut = changes.clone().rfind(|b| b.0 <= *at).is_some_and(|b| b.3);
-            let open = if shut { changes.clone().find(|b| b.0 > *at && !b.3).map(|b| b.0) } else { Some(*at) };
+            let open =
+                if shut { changes.clone().find(|b| b.0 > *at && !b.3).map(|b| b.0) } else { Some(*at) };
             let Some(open) = open.map(Duration::from_micros) else { continue };
             let wrote = |t: &&Try| {
                 t.process == process && matches!(t.told, Some(Told::Acknowledged)) && !t.job.rows.is_empty()

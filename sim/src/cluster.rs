@@ -1,6 +1,6 @@
 //! What happens to servers, and between them: replication, promotion, rewinding, and every fault.
 
-use crate::node::{Entry, Power, WALL};
+use crate::node::{Entry, Power, WALL, Write};
 use crate::wire;
 use crate::world::{ConnId, Event, Inner, Process};
 
@@ -10,15 +10,16 @@ const KERNEL_PATIENCE: u64 = 9_000_000;
 impl Inner {
     // ---- history -----------------------------------------------------------------------------------------------
 
-    /// Commits rows on a primary. Returns the length of its history with them.
-    pub(crate) fn append(&mut self, node: usize, rows: Vec<i64>) -> usize {
-        for row in &rows {
-            *self.truth.committed.entry(*row).or_default() += 1;
+    /// Commits on a primary. Returns the length of its history with them.
+    pub(crate) fn append(&mut self, node: usize, writes: Vec<Write>) -> usize {
+        self.next_entry += 1;
+        let entry = Entry { id: self.next_entry, writes: writes.into() };
+        for row in entry.rows() {
+            *self.truth.committed.entry(row).or_default() += 1;
         }
         let now = self.now;
-        self.log.line(now, format_args!("db-{node} commits {rows:?}"));
-        self.next_entry += 1;
-        self.nodes[node].wal.push(Entry { id: self.next_entry, rows: rows.into() });
+        self.log.line(now, format_args!("db-{node} commits {:?}", entry.writes));
+        self.nodes[node].wal.push(entry);
         let lsn = self.nodes[node].wal.len();
         self.ship(node);
         lsn

@@ -5,12 +5,15 @@
 //! fault). The library dials into it by [`net::SimDial`]. [`run()`] draws a run from a seed: [`script`] tells what goes
 //! wrong, [`workload`] what the clients do, [`check`] holds what they were told against what the servers did.
 //!
+//! [`fleet`] lets a whole fleet fall upon one cold node.
+//!
 //! Nothing here waits for real time, and nothing is left to chance: the same seed gives the same run to the last byte,
 //! which its log's checksum shows.
 
 mod backend;
 pub mod check;
 mod cluster;
+pub mod fleet;
 pub mod net;
 mod node;
 mod run;

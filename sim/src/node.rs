@@ -21,11 +21,29 @@ pub(crate) enum Power {
     Off,
 }
 
+/// What a transaction leaves behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// A row of the workload's table.
+    Row(i64),
+    /// A row of the token table, and its state.
+    Token(Arc<str>, char),
+    /// A row that was there, written again.
+    Touch,
+}
+
 /// One committed transaction. Two histories agree as far as their entries' numbers do.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    pub(crate) rows: Arc<[i64]>,
+    pub(crate) writes: Arc<[Write]>,
+}
+
+impl Entry {
+    /// Its rows of the workload's table.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = i64> {
+        self.writes.iter().filter_map(|w| if let Write::Row(r) = w { Some(*r) } else { None })
+    }
 }
 
 /// Something that is to go wrong at a frame to come.
@@ -120,6 +138,15 @@ impl Node {
     /// Whether it takes writes.
     pub(crate) fn writable(&self) -> bool {
         self.power == Power::Up && !self.in_recovery && !self.fenced
+    }
+
+    /// The state of a token that was committed here.
+    pub(crate) fn token(&self, token: &str) -> Option<char> {
+        let is = |w: &Write| match w {
+            Write::Token(t, state) if **t == *token => Some(*state),
+            _ => None,
+        };
+        self.wal.iter().rev().flat_map(|e| e.writes.iter()).find_map(is)
     }
 
     /// How many entries two histories have in common.

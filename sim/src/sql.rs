@@ -23,8 +23,20 @@ pub(crate) enum Sql {
     Fail(String),
     /// `SELECT pg_sleep(0.3)`: microseconds.
     Sleep(u64),
-    /// Expressions of the library's own questions.
-    Ask(Vec<String>),
+    /// `INSERT INTO pgfollow.outcome …`: a token; `check`: with ON CONFLICT, as a check takes it.
+    Token {
+        token: String,
+        state: char,
+        check: bool,
+    },
+    /// Whether a backend of that number and start waits for a standby; `end`: if it doesn't, it is ended.
+    Twin {
+        pid: i32,
+        start: i64,
+        end: bool,
+    },
+    /// The library's own questions: expressions and the names of their columns.
+    Ask(Vec<(String, String)>),
     Set,
     Unknown,
 }
@@ -46,9 +58,20 @@ impl Sql {
             "BEGIN" | "START" => Self::Begin { read_only: text.contains("READ ONLY") },
             "COMMIT" => Self::Commit,
             "ROLLBACK" => Self::Rollback,
+            "INSERT" if text.contains("pgfollow.outcome") => {
+                let mut quoted = text.split('\'').skip(1).step_by(2);
+                let token = quoted.next().unwrap_or_default().to_owned();
+                let state = quoted.next().and_then(|s| s.chars().next()).unwrap_or('?');
+                Self::Token { token, state, check: text.contains("ON CONFLICT") }
+            }
             "INSERT" => Self::Insert(number(text)),
             "SET" => Self::Set,
-            "SHOW" => Self::Ask(vec![text[4..].trim().to_owned()]),
+            "SHOW" => Self::Ask(vec![named(&text[4..])]),
+            "SELECT" if text.contains("wait_event IS NOT DISTINCT") => {
+                let pid = text.split("WHERE pid = ").nth(1).and_then(|t| t.split(' ').next()?.parse().ok());
+                let end = text.contains("pg_terminate_backend");
+                pid.zip(number(text)).map_or(Self::Unknown, |(pid, start)| Self::Twin { pid, start, end })
+            }
             "SELECT" if text.contains("FROM writes") => number(text).map_or(Self::Unknown, Self::Look),
             "SELECT" if text.contains("fail(") => {
                 text.split('\'').nth(1).map_or(Self::Unknown, |code| Self::Fail(code.to_owned()))
@@ -57,18 +80,33 @@ impl Sql {
                 let seconds = text.split(['(', ')']).nth(1).and_then(|s| s.parse().ok()).unwrap_or(0.0);
                 Self::Sleep(crate::world::micros(std::time::Duration::from_secs_f64(seconds)))
             }
-            "SELECT" => Self::Ask(cut(&text[6..], ',').into_iter().map(|e| e.trim().to_owned()).collect()),
+            "SELECT" => Self::Ask(cut(&text[6..], ',').into_iter().map(named).collect()),
             _ => Self::Unknown,
         }
     }
 
-    /// How many columns its rows have.
-    pub(crate) fn columns(&self) -> usize {
-        match self {
-            Self::Ask(list) => list.len(),
-            Self::Look(_) | Self::Fail(_) | Self::Sleep(_) => 1,
-            _ => 0,
+    /// The columns of its rows.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let names: &[&str] = match self {
+            Self::Ask(list) => return list.iter().map(|(_, name)| name.clone()).collect(),
+            Self::Look(_) => &["id"],
+            Self::Fail(_) | Self::Sleep(_) => &["nothing"],
+            Self::Token { check: true, .. } => &["state"],
+            Self::Twin { end: false, .. } => &["waits"],
+            Self::Twin { end: true, .. } => &["waits", "ended"],
+            _ => &[],
+        };
+        names.iter().map(|n| (*n).to_owned()).collect()
+    }
+}
+
+/// An expression and its name.
+fn named(e: &str) -> (String, String) {
+    match e.trim().rsplit_once(" AS ") {
+        Some((e, name)) if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
+            (e.to_owned(), name.to_owned())
         }
+        _ => (e.trim().to_owned(), "column".to_owned()),
     }
 }
 
@@ -99,12 +137,41 @@ fn cut(text: &str, separator: char) -> Vec<&str> {
     parts
 }
 
-/// What an expression gives on that server; `Err` for one that isn't known.
-pub(crate) fn value(e: &str, node: &Node, model_max: u32, monitors: usize) -> Result<Option<String>, ()> {
+/// What a question can be about beside the server itself.
+pub(crate) struct Asked<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) max_connections: u32,
+    pub(crate) monitors: usize,
+    pub(crate) pid: i32,
+    pub(crate) backend_start: i64,
+    pub(crate) wall: i64,
+    pub(crate) sync: bool,
+}
+
+/// What an expression gives; `Err` for one that isn't known.
+pub(crate) fn value(e: &str, asked: &Asked<'_>) -> Result<Option<String>, ()> {
+    let node = asked.node;
     let on = |b: bool| Some(if b { "on" } else { "off" }.to_owned());
     let boolean = |b: bool| Some(if b { "t" } else { "f" }.to_owned());
     Ok(if e == "NULL" {
         None
+    } else if e.contains("'outcome'") && e.contains("pg_class") {
+        boolean(true)
+    } else if e.contains("bool_and(") || e.contains("pg_logical_emit_message") {
+        // Outcome checks by transaction number are not modelled.
+        boolean(false)
+    } else if e.contains("pg_database") {
+        Some("16384".to_owned())
+    } else if e.contains("clock_timestamp") {
+        Some(asked.wall.to_string())
+    } else if e.contains("pg_stat_get_activity") {
+        Some(asked.backend_start.to_string())
+    } else if e.contains("pg_backend_pid") {
+        Some(asked.pid.to_string())
+    } else if e.contains("'synchronous_commit'") {
+        boolean(false)
+    } else if e.contains("'synchronous_standby_names'") {
+        boolean(asked.sync)
     } else if e.contains("has_function_privilege") {
         boolean(true)
     } else if e.contains("pg_walfile_name") {
@@ -117,9 +184,9 @@ pub(crate) fn value(e: &str, node: &Node, model_max: u32, monitors: usize) -> Re
         let at = if node.in_recovery { Some(node.wal.len()) } else { node.replayed };
         at.map(|n| format!("0/{:X}", 0x0300_0000 + 0x60 * n))
     } else if e.contains("max_connections") {
-        Some(model_max.to_string())
+        Some(asked.max_connections.to_string())
     } else if e.contains("pg_stat_activity") {
-        Some(monitors.to_string())
+        Some(asked.monitors.to_string())
     } else if e.contains("default_transaction_read_only") {
         on(node.fenced)
     } else if e.contains("transaction_read_only") {
@@ -149,6 +216,6 @@ mod tests {
     #[test]
     fn a_function_with_commas_and_semicolons_in_quotes_is_one_expression() {
         assert_eq!(statements("SELECT f(a, b), g(';'); SET x = 1").len(), 2);
-        assert_eq!(Sql::read("SELECT f(a, b), g").columns(), 2);
+        assert_eq!(Sql::read("SELECT f(a, b) AS x, g").columns(), ["x", "column"]);
     }
 }

@@ -43,11 +43,11 @@ pub(crate) fn bound(mut body: Bytes) -> (String, Vec<i64>) {
 }
 
 /// RowDescription; every column is text.
-pub(crate) fn describe(out: &mut BytesMut, columns: usize) {
+pub(crate) fn describe(out: &mut BytesMut, columns: &[String]) {
     frame(out, b'T', |b| {
-        b.put_u16(u16::try_from(columns).unwrap_or(u16::MAX));
-        for i in 0..columns {
-            b.put_slice(format!("c{i}").as_bytes());
+        b.put_u16(u16::try_from(columns.len()).unwrap_or(u16::MAX));
+        for name in columns {
+            b.put_slice(name.as_bytes());
             b.put_u8(0);
             b.put_i32(0);
             b.put_i16(0);

@@ -125,11 +125,7 @@ impl Service for BareCommit {
 
 #[test]
 fn a_commit_answered_rollback_and_taken_for_success_is_a_lost_write() {
-    must_be_found(
-        |c, _, _| Arc::new(BareCommit(inner(c))),
-        &[Story::Calm],
-        |b| matches!(b, Broken::Lost(_)),
-    );
+    must_be_found(|c, _, _| Arc::new(BareCommit(inner(c))), &[Story::Calm], |b| matches!(b, Broken::Lost(_)));
 }
 
 /// Two statements without a transaction around them.
