@@ -30,7 +30,7 @@ impl Default for Bounds {
         Self {
             // A connect waits 30 s, and then a call may meet silence: three times tcp_user_timeout.
             job: Duration::from_secs(58),
-            recovery: Duration::from_secs(10),
+            recovery: Duration::from_secs(12),
             logins: 40,
             monitor_logins: 15,
             resumed: Duration::from_millis(1_500),
@@ -248,12 +248,16 @@ fn resumed(w: &Inner, ledger: &[Try], counts: &mut Counts) {
             let shut = changes.clone().rfind(|b| b.0 <= *at).is_some_and(|b| b.3);
             let open =
                 if shut { changes.clone().find(|b| b.0 > *at && !b.3).map(|b| b.0) } else { Some(*at) };
-            let Some(open) = open.map(Duration::from_micros) else { continue };
+            let Some(open) = open else { continue };
+            // What is hit again before anyone has written says nothing.
+            let hit =
+                w.truth.hits.iter().find(|h| **h > *at).map_or(Duration::MAX, |h| Duration::from_micros(*h));
+            let open = Duration::from_micros(open);
             let wrote = |t: &&Try| {
                 t.process == process && matches!(t.told, Some(Told::Acknowledged)) && !t.job.rows.is_empty()
             };
             let waits = ledger.iter().filter(wrote).filter(|t| t.job.kind != Kind::Slow).filter_map(|t| {
-                let ended = t.ended.filter(|e| *e >= open)?;
+                let ended = t.ended.filter(|e| *e >= open && *e < hit)?;
                 Some((ended, ended - open.max(t.began)))
             });
             if let Some((_, wait)) = waits.min() {

@@ -101,6 +101,7 @@ impl Inner {
 
     /// Promotes a standby, which takes that long.
     pub(crate) fn promote(&mut self, node: usize, takes: u64) {
+        self.truth.hits.push(self.now);
         self.say_fault(format_args!("db-{node} is being promoted, in {takes} us"));
         self.cut_replication();
         let incarnation = self.nodes[node].incarnation;
@@ -185,6 +186,7 @@ impl Inner {
 
     /// `default_transaction_read_only`, for everybody.
     pub(crate) fn fence(&mut self, node: usize, on: bool) {
+        self.hit(node);
         self.say_fault(format_args!("db-{node} fenced: {on}"));
         self.nodes[node].fenced = on;
     }
@@ -227,8 +229,16 @@ impl Inner {
         }
     }
 
+    /// Notes that whoever waits for a primary must wait anew.
+    fn hit(&mut self, node: usize) {
+        if node == self.leader {
+            self.truth.hits.push(self.now);
+        }
+    }
+
     /// A fast shutdown: every session hears of it, and the standbys get all that there is.
     pub(crate) fn stop(&mut self, node: usize) {
+        self.hit(node);
         self.say_fault(format_args!("db-{node} is stopped"));
         self.end_sessions(node, "57P01", "terminating connection due to administrator command", true);
         for to in 0..self.nodes.len() {
@@ -245,6 +255,7 @@ impl Inner {
 
     /// SIGKILL: the kernel resets the sockets.
     pub(crate) fn kill(&mut self, node: usize) {
+        self.hit(node);
         self.say_fault(format_args!("db-{node} is killed"));
         for id in self.sessions(node) {
             self.cut(id, true);
@@ -254,6 +265,7 @@ impl Inner {
 
     /// One backend crashed: all sessions end, and the server recovers.
     pub(crate) fn crash(&mut self, node: usize, takes: u64) {
+        self.hit(node);
         self.say_fault(format_args!("db-{node} crashes and restarts"));
         let text = "terminating connection because of crash of another server process";
         self.end_sessions(node, "57P02", text, false);
@@ -265,6 +277,7 @@ impl Inner {
 
     /// Nothing of the host is left, and nobody is told.
     pub(crate) fn power_off(&mut self, node: usize) {
+        self.hit(node);
         self.say_fault(format_args!("db-{node} loses its power"));
         for c in self.conns.values_mut().filter(|c| c.node == node) {
             c.server = None;
@@ -275,6 +288,7 @@ impl Inner {
 
     /// SIGSTOP to every process: the kernel goes on acknowledging.
     pub(crate) fn freeze(&mut self, node: usize) {
+        self.hit(node);
         self.say_fault(format_args!("db-{node} freezes"));
         self.nodes[node].frozen = true;
     }
@@ -300,6 +314,7 @@ impl Inner {
     /// Packets between a process and a server get lost, or no more.
     pub(crate) fn black(&mut self, process: usize, node: usize, on: bool) {
         if self.paths[process][node].black != on {
+            self.hit(node);
             self.say_fault(format_args!("path p{process} to db-{node} black: {on}"));
             self.paths[process][node].black = on;
             self.truth.blackouts.push((self.now, process, node, on));
@@ -327,6 +342,9 @@ impl Inner {
 
     /// One connection's packets get lost from now on.
     pub(crate) fn lose_flow(&mut self, id: ConnId) {
+        if let Some(node) = self.conns.get(&id).map(|c| c.node) {
+            self.hit(node);
+        }
         if let Some(c) = self.conns.get_mut(&id) {
             c.black = true;
         }

@@ -137,7 +137,7 @@ async fn live(seed: u64, options: &Options) -> Report {
     teller.heal();
     let healed = world.elapsed();
     // Flows that were lost alone are given up by the kernels after 9 s.
-    teller.pause(12_000, 12_000).await;
+    teller.pause(13_000, 13_000).await;
     stop.store(true, Ordering::Relaxed);
     let calm = stories.iter().all(|s| *s == Story::Calm);
 

@@ -188,6 +188,8 @@ pub(crate) struct Truth {
     pub(crate) stale: Vec<String>,
     /// When a promoted server could acknowledge its first write.
     pub(crate) ready: Vec<(u64, usize)>,
+    /// When something happened to a primary.
+    pub(crate) hits: Vec<u64>,
     /// Changes of the paths: when, which process, which server, whether packets get lost.
     pub(crate) blackouts: Vec<(u64, usize, usize, bool)>,
 }
