@@ -1,7 +1,8 @@
-# Every step of CI is a target here; `.ci/run` calls them. JOBS and RUNS may be set.
-.PHONY: check test fmt clippy doc deny gen-check bench drill setup
+# Every step of CI is a target here; `.ci/run` calls them. JOBS, RUNS and SEEDS may be set.
+.PHONY: check test proof fmt clippy doc deny gen-check bench drill setup
 
 CARGO ?= cargo
+SEEDS ?= 10000
 export CARGO_TERM_COLOR ?= auto
 
 # All that must hold before a commit lands.
@@ -24,6 +25,10 @@ deny:
 # Installs what the tests need (apt only as root), runs rings 1 to 4, and says what was skipped.
 test: setup
 	@CARGO="$(CARGO)" tests/run.sh
+
+# The simulation at length.
+proof:
+	SEEDS=$(SEEDS) $(CARGO) test -p pgfollow-sim --test seeds -- --nocapture
 
 setup:
 	@tests/setup.sh

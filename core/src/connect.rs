@@ -3,7 +3,7 @@
 //! Decides nothing. Everything runs inside the caller's future, so dropping it closes every socket of the connect.
 //! [`crate::connector`] calls [`walk`], once for a plain `connect()` and again and again for one with a deadline.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::clock::{self, Deadline, Moment};
+use crate::config::HostWalk;
 use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
 use crate::decide::pace::{Ended, Price};
 use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
 use crate::failure::{self, Failed, Failure};
-use crate::host::{Candidate, HostId};
+use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
@@ -43,6 +44,17 @@ impl Tools<'_> {
     pub(crate) fn forbidden(&self, host: HostId) -> Option<Failure> {
         let Purpose::Caller(wanted) = self.purpose else { return None };
         self.monitor.forbidden(host, wanted)
+    }
+
+    /// Whether the primary is known by now, and is none of those that the walk was sent to or waits for: then the
+    /// walk waits in vain, on a host that doesn't answer for as long as `connect_timeout`.
+    fn in_vain(&self, sent_to: Option<&Address>, under_way: &BTreeMap<DialId, Dialling>) -> bool {
+        let Purpose::Caller(wanted) = self.purpose else { return false };
+        let Some((known, true)) = self.monitor.primary().filter(|_| wanted.needs_primary()) else {
+            return false;
+        };
+        let mut aims = sent_to.into_iter().chain(under_way.values().map(|d| &d.candidate.address));
+        aims.all(|a| *a != known.address)
     }
 }
 
@@ -88,10 +100,13 @@ pub(crate) async fn walk(
         [Family::V4, Family::V6].into_iter().flat_map(|f| tools.look_up.last_good(&name, f)).collect()
     });
     let specs: Vec<_> = hosts.iter().map(numbered).collect();
+    let follows = options.walk == HostWalk::Follow;
+    let sent_to = options.prefer.as_ref().map(|c| c.address.clone());
+    let mut changes = tools.monitor.changes();
     let mut machine = Attempt::new(&specs, options).with_last_good(last_good.collect());
     let mut work: FuturesUnordered<BoxFuture<'_, Done>> = FuturesUnordered::new();
-    let mut dialling: HashMap<DialId, Dialling> = HashMap::new();
-    let mut opened: HashMap<DialId, (Opened, Record)> = HashMap::new();
+    let mut dialling: BTreeMap<DialId, Dialling> = BTreeMap::new();
+    let mut opened: BTreeMap<DialId, (Opened, Record)> = BTreeMap::new();
 
     let mut actions = machine.start(clock::now(), &mut rng);
     loop {
@@ -134,6 +149,7 @@ pub(crate) async fn walk(
         }
         let timer = machine.poll_timeout();
         let input = tokio::select! {
+            biased;
             Some(done) = work.next(), if !work.is_empty() => {
                 match done {
                     Done::Abandoned => { actions = Vec::new(); continue; }
@@ -182,6 +198,13 @@ pub(crate) async fn walk(
                         }
                     }
                 }
+            }
+            _ = changes.changed(), if follows && opened.is_empty() => {
+                if tools.in_vain(sent_to.as_ref(), &dialling) {
+                    return Err(in_vain(machine.attempts().to_vec(), &dialling));
+                }
+                actions = Vec::new();
+                continue;
             }
             () = clock::sleep_until(timer) => Input::Timer,
             () = clock::sleep_until(deadline.moment().unwrap_or(Moment::NEVER)) => {
@@ -237,8 +260,8 @@ fn start<'a>(
 
 fn record(c: &Candidate, stage: Stage, took: Duration) -> Record {
     let (hostaddr, port) = match &c.address {
-        crate::host::Address::Tcp(a) => (a.ip().to_string(), a.port().to_string()),
-        crate::host::Address::Unix(p) => (p.display().to_string(), String::new()),
+        Address::Tcp(a) => (a.ip().to_string(), a.port().to_string()),
+        Address::Unix(p) => (p.display().to_string(), String::new()),
     };
     Record {
         host: c.name.to_string(),
@@ -260,19 +283,33 @@ fn success(c: &Candidate, took: Duration) -> Record {
 
 /// The caller's deadline passed before its login's turn came.
 pub(crate) fn never_began() -> Error {
-    out_of_time(Vec::new(), &HashMap::new()).at_stage(Stage::Pace)
+    out_of_time(Vec::new(), &BTreeMap::new()).at_stage(Stage::Pace)
 }
 
-fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>) -> Error {
+/// The attempts that are given up, and why.
+fn given_up<'a>(
+    under_way: &'a BTreeMap<DialId, Dialling>,
+    code: Code,
+    why: &'a str,
+) -> impl Iterator<Item = Record> + 'a {
     let now = clock::now();
-    for d in under_way.values() {
-        attempts.push(Record {
-            code: Some(Code::DeadlinePassed),
-            class: Some(Class::Transient),
-            message: "still under way when the caller's deadline passed".to_owned(),
-            ..record(&d.candidate, d.progress.stage(), now - d.started)
-        });
-    }
+    under_way.values().map(move |d| Record {
+        code: Some(code),
+        class: Some(Class::Transient),
+        message: why.to_owned(),
+        ..record(&d.candidate, d.progress.stage(), now - d.started)
+    })
+}
+
+fn in_vain(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>) -> Error {
+    attempts.extend(given_up(under_way, Code::Superseded, "given up: another host is primary"));
+    let message = "another host became primary while this connect was under way: try again";
+    Error::new(Code::Superseded, Class::Transient, message).with_attempts(attempts)
+}
+
+fn out_of_time(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>) -> Error {
+    let why = "still under way when the caller's deadline passed";
+    attempts.extend(given_up(under_way, Code::DeadlinePassed, why));
     Error::new(
         Code::DeadlinePassed,
         Class::Transient,

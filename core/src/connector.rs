@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
-use tokio::sync::watch::Receiver;
 
+use crate::changes::Changed;
 use crate::clock::{self, Deadline, Moment};
 use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
 use crate::connect::{self, Tools};
@@ -219,7 +219,11 @@ impl Connector {
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
         self.first_look(self.attrs(), Deadline::NONE).await;
-        self.walk(self.attrs(), Deadline::NONE).await
+        match self.walk(self.attrs(), Deadline::NONE).await {
+            // The primary became known meanwhile: the walk to it is what this one would have been.
+            Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
+            result => result,
+        }
     }
 
     /// Like [`Self::connect`], but waits for a host that fits: recovery, a promotion or a full server are waited out
@@ -341,7 +345,7 @@ impl Connector {
     }
 
     /// Waits until the topology knows a host that fits, at most until then.
-    async fn until_fits(&self, attrs: SessionAttrs, changes: &mut Receiver<u64>, until: Deadline) {
+    async fn until_fits(&self, attrs: SessionAttrs, changes: &mut Changed, until: Deadline) {
         if self.searching(attrs) {
             self.inner.spares.start(&self.inner.monitor);
         }

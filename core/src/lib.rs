@@ -47,6 +47,7 @@
 //!
 //! [`tokio_postgres`] is re-exported: its types are in the signatures here.
 
+mod changes;
 mod connect;
 mod connector;
 mod handshake;

@@ -8,16 +8,17 @@
 mod probes;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, broadcast, watch as version};
+use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
 
+use crate::changes::{Changed, Changes};
 use crate::clock::{self, Moment};
 use crate::config::{Config, MonitorMode, SessionAttrs};
 use crate::decide::outcome::{Promotion, Promotions};
@@ -53,10 +54,11 @@ pub(crate) struct Monitor {
     topology: Mutex<Topology>,
     places: Mutex<Places>,
     promotions: Mutex<Promotions>,
-    members: Mutex<HashMap<u64, Arc<Member>>>,
+    /// By number, so that those who are ended together are ended in one order.
+    members: Mutex<BTreeMap<u64, Arc<Member>>>,
     probes: Mutex<Probes>,
     snapshot: ArcSwap<Snapshot>,
-    version: version::Sender<u64>,
+    changes: Changes,
     events: broadcast::Sender<Event>,
     /// The watch task's timers may have changed.
     wake: Arc<Notify>,
@@ -105,7 +107,7 @@ impl Monitor {
             members: Mutex::default(),
             probes: Mutex::default(),
             snapshot,
-            version: version::Sender::new(0),
+            changes: Changes::default(),
             events: broadcast::Sender::new(EVENTS),
             wake: Arc::new(Notify::new()),
             last_run: AtomicU64::new(0),
@@ -217,7 +219,7 @@ impl Monitor {
                 Action::SuspectOurselves { .. } => {}
                 Action::Publish => {
                     self.snapshot.store(Arc::new(topology.snapshot(now)));
-                    self.version.send_modify(|v| *v += 1);
+                    self.changes.step();
                 }
                 Action::Event(event) => {
                     tracing::debug!(target: "pgfollow", ?event, "topology");
@@ -233,6 +235,13 @@ impl Monitor {
     /// Ends the members of a host that were born before `generation`, as far as the verdict permits.
     fn clear(self: &Arc<Self>, host: HostId, generation: u64, cause: Cause, idle: bool, in_flight: InFlight) {
         let verdict = self.verdict(host, cause);
+        let replaced = matches!(
+            cause,
+            Cause::Superseded { .. }
+                | Cause::Succeeded { .. }
+                | Cause::TermAccepted { .. }
+                | Cause::OtherCluster
+        );
         for m in self.members_of(host).into_iter().filter(|m| m.generation() < generation) {
             // Whatever becomes of what runs on it: it is not lent again.
             m.retire();
@@ -250,9 +259,9 @@ impl Monitor {
                 }
                 InFlight::CloseUnlessHarmless { .. } => m.end(verdict.clone()),
                 InFlight::CloseHarmless if harmless => m.end(verdict.clone()),
-                // Its call may end; nothing new begins on a host that is no more what the session was opened to.
-                InFlight::Leave => m.retire(),
-                InFlight::CloseHarmless => {}
+                // Another one is right: whoever gets the answer to his call here must not send a COMMIT behind it.
+                InFlight::Leave | InFlight::CloseHarmless if replaced => m.condemn(verdict.clone()),
+                InFlight::Leave | InFlight::CloseHarmless => {}
             }
         }
     }
@@ -478,8 +487,8 @@ impl Monitor {
     }
 
     /// Tells when the snapshot changes.
-    pub(crate) fn changes(&self) -> version::Receiver<u64> {
-        self.version.subscribe()
+    pub(crate) fn changes(&self) -> Changed {
+        self.changes.subscribe()
     }
 
     /// When the watch task last ran.

@@ -5,7 +5,7 @@
 //! search, never repeated, given back as soon as the search is over. Decides nothing else; [`crate::connector`] starts
 //! it when a caller begins to wait, and takes from it before it dials.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -34,7 +34,7 @@ const ANSWER: Duration = Duration::from_millis(250);
 /// The sessions in hand, by host.
 #[derive(Default)]
 pub(crate) struct Spares {
-    held: Mutex<HashMap<HostId, Opened>>,
+    held: Mutex<BTreeMap<HostId, Opened>>,
     running: AtomicBool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Decides nothing: when to dial and ask, and what silence means, is [`crate::decide::topology`]'s.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,8 +31,8 @@ struct Probe {
 /// The probe sessions and dials under way, by host.
 #[derive(Default)]
 pub(super) struct Probes {
-    sessions: HashMap<HostId, Arc<Probe>>,
-    dials: HashMap<HostId, AbortHandle>,
+    sessions: BTreeMap<HostId, Arc<Probe>>,
+    dials: BTreeMap<HostId, AbortHandle>,
 }
 
 /// Lets go of a session. One with a question out would live until it is answered, by a frozen server never; so it is
@@ -54,10 +54,10 @@ impl Probes {
     }
 
     pub(super) fn close_all(&mut self) {
-        for (_, probe) in self.sessions.drain() {
-            let_go(&probe);
+        for probe in std::mem::take(&mut self.sessions).values() {
+            let_go(probe);
         }
-        for (_, dial) in self.dials.drain() {
+        for dial in std::mem::take(&mut self.dials).values() {
             dial.abort();
         }
     }

@@ -40,6 +40,7 @@ async fn watch(monitor: Weak<Monitor>) {
         let wake = Arc::clone(&m.wake);
         drop(m);
         tokio::select! {
+            biased;
             () = clock::sleep_until(due.min(clock::now() + Duration::from_secs(1))) => {}
             () = wake.notified() => {}
         }
@@ -66,7 +67,7 @@ async fn watch(monitor: Weak<Monitor>) {
 /// Reads every session's tap: which host sent bytes, which call waits too long. Returns the count of calls told.
 fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
     let members: Vec<_> = lock(&m.members).values().cloned().collect();
-    let mut seen = std::collections::HashMap::new();
+    let mut seen = std::collections::BTreeMap::new();
     let mut calls = 0;
     for member in &members {
         let last = member.tap.last_in();

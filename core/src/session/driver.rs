@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Connection, Notification};
 
 use crate::clock;
-use crate::error::{Code, SqlState};
+use crate::error::SqlState;
 use crate::handshake::{LoginStream, LoginTls};
 use crate::lock;
 use crate::monitor::Monitor;
@@ -196,9 +196,10 @@ async fn drive(
             {
                 m.news(member, news);
             }
-            if step.is_pending() && member.close_now() {
-                let reason = format!("host {} is no longer what it was", member.candidate);
-                member.end(EndCause::Verdict { code: Code::HostGone, reason });
+            if step.is_pending()
+                && let Some(cause) = member.closes_now()
+            {
+                member.end(cause);
                 return Poll::Ready(());
             }
             match std::task::ready!(step) {

@@ -211,10 +211,19 @@ impl Member {
         self.bell.wake();
     }
 
-    /// Whether that is so now.
-    pub(crate) fn close_now(&self) -> bool {
-        let over = self.blind.load(Ordering::Relaxed) && self.retired();
-        over && !self.tap.busy() && self.tap.status() == TxStatus::Idle
+    /// Why it closes now, if nothing runs on it and it is not to be used again.
+    pub(crate) fn closes_now(&self) -> Option<EndCause> {
+        let sentence = self.sentence.get();
+        let blind = self.blind.load(Ordering::Relaxed) && self.retired();
+        if sentence.is_none() && !blind || self.tap.busy() {
+            return None;
+        }
+        // A block may come to its own end, unless nothing may be sent any more.
+        sentence.cloned().or_else(|| {
+            let reason = format!("host {} is no longer what it was", self.candidate);
+            (self.tap.status() == TxStatus::Idle)
+                .then_some(EndCause::Verdict { code: Code::HostGone, reason })
+        })
     }
 
     pub(crate) fn retired(&self) -> bool {

@@ -159,7 +159,7 @@ pub(super) fn encode_all(messages: &[Message]) -> BytesMut {
 }
 
 /// One frame: its type, its length (which counts itself), its body.
-pub(super) fn frame(out: &mut BytesMut, kind: u8, body: impl FnOnce(&mut BytesMut)) {
+pub fn frame(out: &mut BytesMut, kind: u8, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(kind);
     let at = out.len();
     out.put_i32(0);

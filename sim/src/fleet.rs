@@ -1,0 +1,347 @@
+//! A whole fleet fails over onto a node with cold caches: what it does to the node, as a curve.
+//!
+//! Each instance is a process with a connector of its own and so many workers, each of which wants a session and writes
+//! one row a second under a deadline of its own. The node's capacity is the model's: logins and statements take their
+//! turns on its processors, more slowly while it is cold, and a login that nobody waits for any more costs all the same.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pgfollow::net::{BoxFuture, Dial as _, SocketOptions};
+use pgfollow::tokio_postgres::{self, Client, NoTls};
+use pgfollow::{Address, Connector, Environment, clock};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::net::{SimDial, SimResolve};
+use crate::node::{Node, Power};
+use crate::workload::insert;
+use crate::world::{Model, World};
+
+/// How the instances connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Through the library, with its defaults.
+    On,
+    /// Through the library, with no limit to the connect rate and no jitter.
+    Off,
+    /// Through the driver alone: the hosts in turn, five seconds each, again after 100 ms.
+    Plain,
+}
+
+/// The size of a fleet, and of the node that it falls upon.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// Processes.
+    pub instances: usize,
+    /// Sessions of each.
+    pub sessions: usize,
+    /// How they connect.
+    pub pace: Pace,
+    /// Everything that is left to chance.
+    pub seed: u64,
+    /// The servers.
+    pub model: Model,
+    /// A worker's patience with one statement.
+    pub statement: Duration,
+    /// How long the run lasts after the failover.
+    pub lasts: Duration,
+}
+
+impl Fleet {
+    /// A fleet that falls upon two cold processors.
+    pub fn new(instances: usize, sessions: usize, pace: Pace, seed: u64) -> Self {
+        let model = Model {
+            processes: instances,
+            sync: false,
+            cores: 2,
+            cold_factor: 4,
+            cold_us: 20_000_000,
+            max_connections: 1_000_000,
+            ..Model::default()
+        };
+        let (statement, lasts) = (Duration::from_secs(1), Duration::from_secs(60));
+        Self { instances, sessions, pace, seed, model, statement, lasts }
+    }
+}
+
+/// What happened in a tenth of a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tenth {
+    /// Logins that the new primary finished.
+    pub logins: u32,
+    /// Writes that were acknowledged.
+    pub successes: u32,
+    /// Calls and connects that failed.
+    pub failures: u32,
+}
+
+/// A fleet's failover.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// Each tenth of a second from the promotion.
+    pub tenths: Vec<Tenth>,
+    /// From the promotion until every worker has written; `None` if some never did.
+    pub back: Option<Duration>,
+    /// What the node needs for one login of each session, if they come one behind the other.
+    pub ideal: Duration,
+    /// How often a worker that was back lost its session again.
+    pub relapses: u32,
+}
+
+impl Curve {
+    /// As lines: milliseconds, logins, successes, failures.
+    pub fn csv(&self) -> String {
+        let line =
+            |(i, t): (usize, &Tenth)| format!("{},{},{},{}\n", i * 100, t.logins, t.successes, t.failures);
+        let head = "ms,logins,successes,failures\n".to_owned();
+        self.tenths.iter().enumerate().map(line).fold(head, |all, l| all + &l)
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    /// When, and whether it was a success.
+    calls: Vec<(Duration, bool)>,
+    /// First success after the promotion, by worker.
+    back: Vec<Option<Duration>>,
+    relapses: u32,
+    promoted: Option<Duration>,
+}
+
+/// Runs a fleet's failover.
+///
+/// # Panics
+/// If the runtime can't be made.
+pub fn fail_over(fleet: &Fleet) -> Curve {
+    clock::now();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(live(fleet))
+}
+
+async fn live(fleet: &Fleet) -> Curve {
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let mut rng = StdRng::seed_from_u64(fleet.seed);
+    let world = World::new(fleet.model.clone(), rng.random(), false);
+    tokio::spawn(Arc::clone(&world).drive());
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    for process in 0..fleet.instances {
+        let door: Arc<dyn Door> = match fleet.pace {
+            Pace::Plain => Arc::new(Plain { world: Arc::clone(&world), process }),
+            pace => Arc::new(library(&world, process, pace, &mut rng)),
+        };
+        for _ in 0..fleet.sessions {
+            let number = {
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                seen.back.push(None);
+                seen.back.len() - 1
+            };
+            let worker = Worker {
+                door: Arc::clone(&door),
+                world: Arc::clone(&world),
+                seen: Arc::clone(&seen),
+                number,
+                statement: fleet.statement,
+                rng: StdRng::seed_from_u64(rng.random()),
+            };
+            tokio::spawn(worker.run());
+        }
+    }
+    // Everybody is in, however long that takes a warm server.
+    pause(Duration::from_secs(30)).await;
+    world.with(|w| w.kill(0));
+    pause(Duration::from_secs(1)).await;
+    world.with(|w| w.promote(1, 100_000));
+    pause(Duration::from_millis(101)).await;
+    let promoted = world.elapsed();
+    seen.lock().unwrap_or_else(PoisonError::into_inner).promoted = Some(promoted);
+    world.with(|w| w.follow(2, 1));
+    pause(fleet.lasts).await;
+    world.end();
+    curve(fleet, &world, &seen.lock().unwrap_or_else(PoisonError::into_inner), promoted)
+}
+
+async fn pause(d: Duration) {
+    clock::sleep_until(clock::now() + d).await;
+}
+
+fn curve(fleet: &Fleet, world: &World, seen: &Seen, promoted: Duration) -> Curve {
+    let count = usize::try_from(fleet.lasts.as_millis() / 100).unwrap_or(0);
+    let mut tenths = vec![Tenth::default(); count];
+    let slot = |at: Duration| {
+        let ms = at.checked_sub(promoted)?.as_millis();
+        usize::try_from(ms / 100).ok().filter(|i| *i < count)
+    };
+    for (at, good) in &seen.calls {
+        if let Some(i) = slot(*at) {
+            if *good { tenths[i].successes += 1 } else { tenths[i].failures += 1 }
+        }
+    }
+    world.with(|w| {
+        for (at, node, _) in w.processes.iter().flat_map(|p| &p.logins) {
+            if let (1, Some(i)) = (*node, slot(Duration::from_micros(*at))) {
+                tenths[i].logins += 1;
+            }
+        }
+    });
+    let back: Option<Vec<Duration>> = seen.back.iter().copied().collect();
+    let back = back.and_then(|all| all.into_iter().max()).map(|at| at - promoted);
+    Curve { tenths, back, ideal: ideal(fleet), relapses: seen.relapses }
+}
+
+fn ideal(fleet: &Fleet) -> Duration {
+    let mut node = Node::new(1, &fleet.model);
+    node.power = Power::Up;
+    node.cools(0);
+    let logins =
+        (0..fleet.instances * fleet.sessions).map(|_| node.work(fleet.model.login_us, 0, &fleet.model));
+    Duration::from_micros(logins.max().unwrap_or(0))
+}
+
+/// How a worker comes by a session.
+trait Door: Send + Sync {
+    fn open(&self) -> BoxFuture<'_, Option<Held>>;
+}
+
+/// A session of the library's, or of the driver alone.
+enum Held {
+    Session(Box<pgfollow::Session>),
+    Client(Client),
+}
+
+impl Held {
+    fn client(&self) -> &Client {
+        match self {
+            Self::Session(s) => s,
+            Self::Client(c) => c,
+        }
+    }
+
+    fn usable(&self) -> bool {
+        match self {
+            Self::Session(s) => s.is_usable(),
+            Self::Client(c) => !c.is_closed(),
+        }
+    }
+}
+
+fn library(world: &Arc<World>, process: usize, pace: Pace, rng: &mut StdRng) -> Connector {
+    let names = "postgresql://app@db-0,db-1,db-2/orders?target_session_attrs=read-write&sslmode=disable";
+    let mut builder = Connector::builder(names)
+        .config(|c| c.environment(Environment::empty()))
+        .resolver(Arc::new(SimResolve(Arc::clone(world))))
+        .dial(Arc::new(SimDial::new(world, process)))
+        .seed(rng.random());
+    if pace == Pace::Off {
+        builder = builder.set("max_connect_rate", "100000").config(|c| c.tuning(|t| t.jitter = 0.0));
+    }
+    builder.build().expect("the configuration is right")
+}
+
+impl Door for Connector {
+    fn open(&self) -> BoxFuture<'_, Option<Held>> {
+        Box::pin(async move {
+            let session = self.connect_within(Duration::from_secs(5)).await.ok()?;
+            Some(Held::Session(Box::new(session)))
+        })
+    }
+}
+
+/// The hosts in turn, as libpq would.
+struct Plain {
+    world: Arc<World>,
+    process: usize,
+}
+
+impl Plain {
+    async fn one(&self, node: u8) -> Option<Client> {
+        let options = SocketOptions {
+            keepalive: false,
+            keepalive_idle: None,
+            keepalive_interval: None,
+            keepalive_count: None,
+            user_timeout: None,
+        };
+        let to = Address::Tcp(([10, 0, 0, node + 1], 5432).into());
+        let socket = SimDial::new(&self.world, self.process).dial(&to, &options).await.ok()?;
+        let mut config = tokio_postgres::Config::new();
+        config.user("app");
+        let (client, connection) = config.connect_raw(socket.io, NoTls).await.ok()?;
+        tokio::spawn(connection);
+        let answer = client.simple_query("SHOW transaction_read_only").await.ok()?;
+        let writable = answer.iter().any(|m| match m {
+            tokio_postgres::SimpleQueryMessage::Row(r) => r.get(0) == Some("off"),
+            _ => false,
+        });
+        writable.then_some(client)
+    }
+}
+
+impl Door for Plain {
+    fn open(&self) -> BoxFuture<'_, Option<Held>> {
+        Box::pin(async move {
+            for node in 0..3 {
+                if let Ok(Some(client)) = tokio::time::timeout(Duration::from_secs(5), self.one(node)).await {
+                    return Some(Held::Client(client));
+                }
+            }
+            None
+        })
+    }
+}
+
+struct Worker {
+    door: Arc<dyn Door>,
+    world: Arc<World>,
+    seen: Arc<Mutex<Seen>>,
+    number: usize,
+    statement: Duration,
+    rng: StdRng,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let mut held: Option<Held> = None;
+        let mut row = i64::try_from(self.number).unwrap_or(0) * 1_000_000;
+        // They don't start in step; an outage brings them into it.
+        pause(Duration::from_micros(self.rng.random_range(0..1_000_000))).await;
+        loop {
+            if held.as_ref().is_none_or(|h| !h.usable()) {
+                held = self.door.open().await;
+            }
+            let Some(h) = &held else {
+                self.note(false);
+                pause(Duration::from_millis(100)).await;
+                continue;
+            };
+            row += 1;
+            let sql = insert(row);
+            let call = tokio::time::timeout(self.statement, h.client().batch_execute(&sql));
+            let good = matches!(call.await, Ok(Ok(())));
+            self.note(good);
+            if good {
+                pause(Duration::from_secs(1)).await;
+            } else {
+                held = None;
+            }
+        }
+    }
+
+    fn note(&self, good: bool) {
+        let at = self.world.elapsed();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.calls.push((at, good));
+        if seen.promoted.is_none() {
+            return;
+        }
+        match (good, seen.back[self.number]) {
+            (true, None) => seen.back[self.number] = Some(at),
+            (false, Some(_)) => seen.relapses += 1,
+            _ => {}
+        }
+    }
+}

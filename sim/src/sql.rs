@@ -1,0 +1,221 @@
+//! The statements that the modelled servers understand: pgfollow's own questions and those of the workload.
+//!
+//! Not a parser of SQL. A list of expressions is cut at its commas, and each is answered by the function or setting that
+//! it mentions; a statement that isn't known is a syntax error, so that a new question of the library's is noticed.
+
+use crate::node::Node;
+
+/// A statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Sql {
+    /// Nothing: a ping.
+    Empty,
+    Begin {
+        read_only: bool,
+    },
+    Commit,
+    Rollback,
+    /// `INSERT INTO writes (id) VALUES (7)`; `None` where the id is bound.
+    Insert(Option<i64>),
+    /// `SELECT id FROM writes WHERE id = 7`.
+    Look(i64),
+    /// `SELECT fail('40001')`.
+    Fail(String),
+    /// `SELECT pg_sleep(0.3)`: microseconds.
+    Sleep(u64),
+    /// `INSERT INTO pgfollow.outcome …`: a token; `check`: with ON CONFLICT, as a check takes it.
+    Token {
+        token: String,
+        state: char,
+        check: bool,
+    },
+    /// Whether a backend of that number and start waits for a standby; `end`: if it doesn't, it is ended.
+    Twin {
+        pid: i32,
+        start: i64,
+        end: bool,
+    },
+    /// The library's own questions: expressions and the names of their columns.
+    Ask(Vec<(String, String)>),
+    Set,
+    Unknown,
+}
+
+/// The statements of a simple query; an empty text is one empty statement.
+pub(crate) fn statements(text: &str) -> Vec<Sql> {
+    let parts: Vec<Sql> =
+        cut(text, ';').into_iter().filter(|s| !s.trim().is_empty()).map(Sql::read).collect();
+    if parts.is_empty() { vec![Sql::Empty] } else { parts }
+}
+
+impl Sql {
+    /// Reads one statement.
+    pub(crate) fn read(text: &str) -> Self {
+        let text = text.trim();
+        let word = text.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default().to_uppercase();
+        match word.as_str() {
+            "" => Self::Empty,
+            "BEGIN" | "START" => Self::Begin { read_only: text.contains("READ ONLY") },
+            "COMMIT" => Self::Commit,
+            "ROLLBACK" => Self::Rollback,
+            "INSERT" if text.contains("pgfollow.outcome") => {
+                let mut quoted = text.split('\'').skip(1).step_by(2);
+                let token = quoted.next().unwrap_or_default().to_owned();
+                let state = quoted.next().and_then(|s| s.chars().next()).unwrap_or('?');
+                Self::Token { token, state, check: text.contains("ON CONFLICT") }
+            }
+            "INSERT" => Self::Insert(number(text)),
+            "SET" => Self::Set,
+            "SHOW" => Self::Ask(vec![named(&text[4..])]),
+            "SELECT" if text.contains("wait_event IS NOT DISTINCT") => {
+                let pid = text.split("WHERE pid = ").nth(1).and_then(|t| t.split(' ').next()?.parse().ok());
+                let end = text.contains("pg_terminate_backend");
+                pid.zip(number(text)).map_or(Self::Unknown, |(pid, start)| Self::Twin { pid, start, end })
+            }
+            "SELECT" if text.contains("FROM writes") => number(text).map_or(Self::Unknown, Self::Look),
+            "SELECT" if text.contains("fail(") => {
+                text.split('\'').nth(1).map_or(Self::Unknown, |code| Self::Fail(code.to_owned()))
+            }
+            "SELECT" if text.contains("pg_sleep(") => {
+                let seconds = text.split(['(', ')']).nth(1).and_then(|s| s.parse().ok()).unwrap_or(0.0);
+                Self::Sleep(crate::world::micros(std::time::Duration::from_secs_f64(seconds)))
+            }
+            "SELECT" => Self::Ask(cut(&text[6..], ',').into_iter().map(named).collect()),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The columns of its rows.
+    pub(crate) fn columns(&self) -> Vec<String> {
+        let names: &[&str] = match self {
+            Self::Ask(list) => return list.iter().map(|(_, name)| name.clone()).collect(),
+            Self::Look(_) => &["id"],
+            Self::Fail(_) | Self::Sleep(_) => &["nothing"],
+            Self::Token { check: true, .. } => &["state"],
+            Self::Twin { end: false, .. } => &["waits"],
+            Self::Twin { end: true, .. } => &["waits", "ended"],
+            _ => &[],
+        };
+        names.iter().map(|n| (*n).to_owned()).collect()
+    }
+}
+
+/// An expression and its name.
+fn named(e: &str) -> (String, String) {
+    match e.trim().rsplit_once(" AS ") {
+        Some((e, name)) if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
+            (e.to_owned(), name.to_owned())
+        }
+        _ => (e.trim().to_owned(), "column".to_owned()),
+    }
+}
+
+/// The last number in a text that isn't a `$n`.
+fn number(text: &str) -> Option<i64> {
+    let end = text.rfind(|c: char| c.is_ascii_digit())? + 1;
+    let start = text[..end].rfind(|c: char| !c.is_ascii_digit())? + 1;
+    if text[..start].ends_with('$') { None } else { text[start..end].parse().ok() }
+}
+
+/// Cuts at a separator outside quotes and brackets.
+fn cut(text: &str, separator: char) -> Vec<&str> {
+    let (mut parts, mut start, mut depth, mut quoted) = (Vec::new(), 0, 0_i32, false);
+    for (i, c) in text.char_indices() {
+        match c {
+            '\'' => quoted = !quoted,
+            _ if quoted => {}
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ if c == separator && depth == 0 => {
+                parts.push(&text[start..i]);
+                start = i + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// What a question can be about beside the server itself.
+pub(crate) struct Asked<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) max_connections: u32,
+    pub(crate) monitors: usize,
+    pub(crate) pid: i32,
+    pub(crate) backend_start: i64,
+    pub(crate) wall: i64,
+    pub(crate) sync: bool,
+}
+
+/// What an expression gives; `Err` for one that isn't known.
+pub(crate) fn value(e: &str, asked: &Asked<'_>) -> Result<Option<String>, ()> {
+    let node = asked.node;
+    let on = |b: bool| Some(if b { "on" } else { "off" }.to_owned());
+    let boolean = |b: bool| Some(if b { "t" } else { "f" }.to_owned());
+    Ok(if e == "NULL" {
+        None
+    } else if e.contains("'outcome'") && e.contains("pg_class") {
+        boolean(true)
+    } else if e.contains("bool_and(") || e.contains("pg_logical_emit_message") {
+        // Outcome checks by transaction number are not modelled.
+        boolean(false)
+    } else if e.contains("pg_database") {
+        Some("16384".to_owned())
+    } else if e.contains("clock_timestamp") {
+        Some(asked.wall.to_string())
+    } else if e.contains("pg_stat_get_activity") {
+        Some(asked.backend_start.to_string())
+    } else if e.contains("pg_backend_pid") {
+        Some(asked.pid.to_string())
+    } else if e.contains("'synchronous_commit'") {
+        boolean(false)
+    } else if e.contains("'synchronous_standby_names'") {
+        boolean(asked.sync)
+    } else if e.contains("has_function_privilege") {
+        boolean(true)
+    } else if e.contains("pg_walfile_name") {
+        (!node.in_recovery).then(|| format!("{:08X}", node.timeline))
+    } else if e.contains("system_identifier") {
+        Some("7400000000000000001".to_owned())
+    } else if e.contains("pg_postmaster_start_time") {
+        Some(node.started.to_string())
+    } else if e.contains("pg_last_wal_replay_lsn") {
+        let at = if node.in_recovery { Some(node.wal.len()) } else { node.replayed };
+        at.map(|n| format!("0/{:X}", 0x0300_0000 + 0x60 * n))
+    } else if e.contains("max_connections") {
+        Some(asked.max_connections.to_string())
+    } else if e.contains("pg_stat_activity") {
+        Some(asked.monitors.to_string())
+    } else if e.contains("default_transaction_read_only") {
+        on(node.fenced)
+    } else if e.contains("transaction_read_only") {
+        on(node.fenced || node.in_recovery)
+    } else if e.contains("pg_is_in_recovery") {
+        boolean(node.in_recovery)
+    } else {
+        return Err(());
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_workload_says_is_understood() {
+        assert_eq!(Sql::read("INSERT INTO writes (id) VALUES (70)"), Sql::Insert(Some(70)));
+        assert_eq!(Sql::read("INSERT INTO writes (id) VALUES ($1)"), Sql::Insert(None));
+        assert_eq!(Sql::read("SELECT id FROM writes WHERE id = 12"), Sql::Look(12));
+        assert_eq!(Sql::read("SELECT pg_sleep(0.25)"), Sql::Sleep(250_000));
+        assert_eq!(Sql::read("START TRANSACTION READ ONLY"), Sql::Begin { read_only: true });
+        assert_eq!(Sql::read("DROP TABLE writes"), Sql::Unknown);
+        assert_eq!(statements(" ; "), [Sql::Empty]);
+    }
+
+    #[test]
+    fn a_function_with_commas_and_semicolons_in_quotes_is_one_expression() {
+        assert_eq!(statements("SELECT f(a, b), g(';'); SET x = 1").len(), 2);
+        assert_eq!(Sql::read("SELECT f(a, b) AS x, g").columns(), ["x", "column"]);
+    }
+}

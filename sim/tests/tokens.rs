@@ -1,0 +1,87 @@
+//! The modelled token table behaves as PostgreSQL's does: what the outcome check's answers rest on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgfollow::net::{Dial as _, SocketOptions};
+use pgfollow::tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+use pgfollow::{Address, clock};
+use pgfollow_sim::net::SimDial;
+use pgfollow_sim::{Model, World};
+
+const DONE: &str = "INSERT INTO pgfollow.outcome (token, state) VALUES ('t1', 'd')";
+const CHECK: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '1s'; \
+    INSERT INTO pgfollow.outcome AS o (token, state) VALUES ('t1', 'v') \
+    ON CONFLICT (token) DO UPDATE SET token = excluded.token RETURNING o.state; COMMIT";
+
+async fn client(world: &Arc<World>) -> Client {
+    let options = SocketOptions {
+        keepalive: false,
+        keepalive_idle: None,
+        keepalive_interval: None,
+        keepalive_count: None,
+        user_timeout: None,
+    };
+    let to = Address::Tcp(([10, 0, 0, 1], 5432).into());
+    let socket = SimDial::new(world, 0).dial(&to, &options).await.expect("a socket");
+    let (client, connection) =
+        Config::new().user("app").connect_raw(socket.io, NoTls).await.expect("a login");
+    tokio::spawn(connection);
+    client
+}
+
+fn in_a_world(test: impl AsyncFnOnce(Arc<World>)) {
+    clock::now();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = World::new(Model::default(), 1, false);
+        tokio::spawn(Arc::clone(&world).drive());
+        test(world).await;
+    });
+}
+
+fn state(answer: &[SimpleQueryMessage]) -> Option<String> {
+    answer.iter().find_map(|m| match m {
+        SimpleQueryMessage::Row(r) => r.get("state").map(str::to_owned),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_check_finds_what_was_done_however_often_it_asks() {
+    in_a_world(async |world| {
+        let (a, b) = (client(&world).await, client(&world).await);
+        a.batch_execute(&format!("BEGIN; INSERT INTO writes (id) VALUES (1); {DONE}; COMMIT"))
+            .await
+            .expect("done");
+        for _ in 0..2 {
+            assert_eq!(state(&b.simple_query(CHECK).await.expect("an answer")).as_deref(), Some("d"));
+        }
+    });
+}
+
+#[test]
+fn a_token_that_a_check_has_taken_can_not_be_committed_any_more() {
+    in_a_world(async |world| {
+        let (a, b) = (client(&world).await, client(&world).await);
+        assert_eq!(state(&b.simple_query(CHECK).await.expect("an answer")).as_deref(), Some("v"));
+        let e = a.batch_execute(&format!("BEGIN; {DONE}; COMMIT")).await.expect_err("the token is taken");
+        assert_eq!(e.code().map(|c| c.code()), Some("23505"));
+        assert_eq!(state(&b.simple_query(CHECK).await.expect("an answer")).as_deref(), Some("v"));
+    });
+}
+
+#[test]
+fn a_check_waits_for_the_original_that_still_runs_and_gives_up_after_its_lock_timeout() {
+    in_a_world(async |world| {
+        let (a, b) = (client(&world).await, client(&world).await);
+        a.batch_execute(&format!("BEGIN; {DONE}")).await.expect("open");
+        let begin = clock::now();
+        let e = b.simple_query(CHECK).await.expect_err("it is held");
+        assert_eq!(e.code().map(|c| c.code()), Some("55P03"));
+        assert!(clock::now() - begin >= Duration::from_secs(1));
+        b.batch_execute("ROLLBACK").await.expect("rolled back");
+        a.batch_execute("COMMIT").await.expect("committed");
+        assert_eq!(state(&b.simple_query(CHECK).await.expect("an answer")).as_deref(), Some("d"));
+    });
+}
