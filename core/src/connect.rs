@@ -22,6 +22,7 @@ use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
 use crate::open::{Opened, Opener, Progress, Purpose};
+use crate::report::By;
 use crate::resolve::numbered;
 
 /// What a connect works with.
@@ -99,7 +100,9 @@ pub(crate) async fn walk(
                     for family in [Family::V4, Family::V6] {
                         let name = name.clone();
                         work.push(Box::pin(async move {
+                            let asked = clock::now();
                             let result = tools.look_up.now(&name, family).await;
+                            tools.monitor.recorder.stage(Stage::Resolve, clock::now() - asked);
                             Done::LookUp { spec, family, result }
                         }));
                     }
@@ -203,6 +206,7 @@ fn start<'a>(
     let place = tools.monitor.place(&candidate);
     let (p, to) = (Arc::clone(&progress), candidate.clone());
     let gate = tools.monitor.gate(place.0);
+    let seen = tools.monitor.recorder.attempt(place.0, By::Caller);
     let attempt = async move {
         let open = async {
             // The gate is never closed, so it is only waited for.
@@ -213,6 +217,7 @@ fn start<'a>(
             Ok(result) => result,
             Err(clock::Elapsed) => Err(Failed::new(p.stage(), Failure::TimedOut)),
         };
+        seen.over(&result, &p);
         Done::Dial { dial, result: Box::new(result), encrypted: p.encrypted() }
     };
     let future = async move { Abortable::new(attempt, registration).await.unwrap_or(Done::Abandoned) };

@@ -74,6 +74,7 @@ pub mod event;
 pub mod failure;
 pub mod host;
 pub mod net;
+pub mod report;
 pub mod resolve;
 pub mod sqlstate;
 
@@ -85,8 +86,9 @@ pub use decide::accept::Role;
 pub use decide::classify::{Facts, Verdict, classify};
 pub use decide::topology::{HostSnapshot, Snapshot, State, TermRow, TopologyEvent};
 pub use error::{Attempt, Class, Code, Error, Sent, SqlState, Stage, TxStatus};
-pub use event::{Event, EventKind};
+pub use event::{Event, EventKind, NamedHost};
 pub use host::{Address, Candidate, HostId, HostSpec};
+pub use report::Report;
 pub use resolve::Resolver;
 pub use session::{EndCause, Message, Session, Transaction, TransactionBuilder, Why};
 pub use tokio_postgres;

@@ -14,6 +14,7 @@
 //! Doesn't watch anything itself: [`crate::report`] feeds it and tells its results.
 
 mod charge;
+mod origin;
 mod outage;
 mod tracks;
 
@@ -27,6 +28,8 @@ use charge::{Carry, Stretch};
 use outage::Band;
 use tracks::{Call, CallEnd, Tracks};
 
+pub use origin::Origin;
+pub(crate) use origin::of_failover;
 pub use outage::{Outage, OutageCause, Parts, Segment};
 pub use tracks::Says;
 
@@ -48,17 +51,6 @@ const CALLS: usize = LOG / 2;
 const TRUST: Duration = Duration::from_millis(1_500);
 /// Reaching a primary takes at least this long in health, whatever was measured.
 const HEALTHY_LEAST: Duration = Duration::from_millis(5);
-
-/// Whose fault an error is, as far as an outage is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Of failover: a lost connection, no host that fits, a host that refuses writes. It opens an outage.
-    Failover,
-    /// Of our own limits: overloaded, no session in time. It keeps an outage open, and opens none.
-    Own,
-    /// The application's own: neither.
-    Application,
-}
 
 /// What happened. Give facts in the order in which they become known; those about the past carry its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,9 +274,6 @@ impl Attribution {
         let proved = self.tracks.calls.iter().any(|c| self.tracks.is_dead(c));
         let confirmed = c.confirmed || proved;
         let (trouble, success, settled) = (c.last_trouble, c.success, c.settled.is_some());
-        if let Some(c) = self.candidate.as_mut() {
-            c.confirmed = confirmed;
-        }
         if !confirmed {
             if !open_calls && now - trouble >= QUIET {
                 self.candidate = None;
@@ -310,11 +299,12 @@ impl Attribution {
         if held_up {
             return None;
         }
-        let outage = self.judge(end, false, now)?;
-        self.floor = end;
+        let outage = self.judge(end, false, now);
         self.candidate = None;
         self.tracks.calls.retain(|c| c.end == CallEnd::Open);
         self.tracks.prune(end);
+        let outage = outage?;
+        self.floor = outage.until;
         // One that did not last, and of which nobody got an error, was none.
         (outage.failed > 0 || settled || !outage.whole().is_zero()).then_some(outage)
     }
@@ -474,7 +464,7 @@ impl Attribution {
             // Who waits already is held up by it.
             self.waits.values_mut().for_each(|w| w.late = true);
         }
-        self.candidate.get_or_insert_with(|| Candidate {
+        self.candidate.get_or_insert(Candidate {
             confirmed: false,
             first: None,
             last_trouble: at,

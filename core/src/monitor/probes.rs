@@ -168,6 +168,7 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
             Some(row) => {
                 *lock(&probe.row) = row;
                 m.feed(Input::ProbeAnswered { host, row, rtt: clock::now() - asked });
+                count(&m, host, &probe).await;
             }
             // An ended session is told by its driver; one that answers nonsense is ended here.
             None if probe.opened.client.is_closed() => {}
@@ -178,6 +179,18 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
             }
         }
     });
+}
+
+/// Counts a host's sessions now and then: what the database's own team sees of this service.
+async fn count(m: &Monitor, host: HostId, probe: &Probe) {
+    if !m.recorder.count_due(host, clock::now()) {
+        return;
+    }
+    let sql = role::sessions_sql(&m.config.application_name);
+    let Ok(answer) = probe.opened.client.simple_query(&sql).await else { return };
+    if let Some(seen) = role::sessions(&answer) {
+        m.recorder.counted(host, seen, clock::now());
+    }
 }
 
 /// The host's row now. A search asks a standby dozens of times a second, each process of a fleet for itself: whether

@@ -60,6 +60,7 @@ async fn watch(monitor: Weak<Monitor>) {
             sample_due = now + SAMPLE;
         }
         m.timer();
+        m.reckon(now);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::error::{Code, SqlState};
 use crate::host::{Candidate, HostId};
 use crate::lock;
 use crate::net::SocketControl;
+use crate::report::Recorder;
 use crate::tap::TapState;
 
 /// Why a session ended.
@@ -97,6 +98,7 @@ pub(crate) struct Member {
     /// Not to be used for writes again.
     retired: AtomicBool,
     limit: Option<Limit>,
+    recorder: OnceLock<Arc<Recorder>>,
     end: OnceLock<End>,
     /// Wakes the driver: the end is decided, or the owner has let go.
     pub(crate) bell: AtomicWaker,
@@ -152,9 +154,23 @@ impl Member {
             doubted: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             limit,
+            recorder: OnceLock::new(),
             end: OnceLock::new(),
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
+        }
+    }
+
+    /// Errors of its calls are told to this.
+    pub(crate) fn recorded_by(&self, recorder: &Arc<Recorder>) {
+        // Once, when the session is opened.
+        let _ = self.recorder.set(Arc::clone(recorder));
+    }
+
+    /// A caller gets this error.
+    pub(crate) fn failed(&self, e: &crate::error::Error) {
+        if let Some(r) = self.recorder.get() {
+            r.failed(e, Some(self.host));
         }
     }
 

@@ -37,7 +37,7 @@ impl<'a> Transaction<'a> {
             if let Some(s) = failed_by {
                 e = e.with_sqlstate(s);
             }
-            return Err(e);
+            return Err(why.told(e));
         }
         if member.tap.local_commit_only() {
             return Err(why.local_only());
@@ -117,8 +117,9 @@ impl<'a> TransactionBuilder<'a> {
         match inner.start().await {
             Ok(inner) => Ok(Transaction { inner, why }),
             Err(e) => {
-                let e = why.diagnose(e);
-                Err(if e.class() == Class::UnknownOutcome { e.with_class(Class::Transient) } else { e })
+                let e = why.explain(e);
+                let unsure = e.class() == Class::UnknownOutcome;
+                Err(why.told(if unsure { e.with_class(Class::Transient) } else { e }))
             }
         }
     }

@@ -32,12 +32,23 @@ impl Why {
         let end = self.member.ended()?;
         let message = format!("the session was over before this call: {}", end.cause);
         let error = Error::new(end.cause.code(), Class::Transient, message);
-        Some(error.on_host(self.member.candidate.to_string()).with_sent(Sent::None))
+        Some(self.told(error.on_host(self.member.candidate.to_string()).with_sent(Sent::None)))
+    }
+
+    /// Every error that a caller gets is recorded, once.
+    pub(super) fn told(&self, e: Error) -> Error {
+        self.member.failed(&e);
+        e
     }
 
     /// Adds to a driver's error what it doesn't tell: the host, how much of the request had left, the true cause where
     /// tokio-postgres has only "closed", and the class.
     pub fn diagnose(&self, e: tokio_postgres::Error) -> Error {
+        self.told(self.explain(e))
+    }
+
+    /// The same, and nobody gets it yet.
+    pub(super) fn explain(&self, e: tokio_postgres::Error) -> Error {
         let tap = &self.member.tap;
         let end = self.member.ended();
         let (mut sent, mut status) = (tap.sent(), tap.status());
@@ -112,7 +123,7 @@ impl Why {
                     sent => sent,
                 };
                 let (class, status) = (self.class_of(Signal::Io, sent), tap.status());
-                Err(Error::new(
+                let error = Error::new(
                     Code::CallTimedOut,
                     class,
                     "the call's deadline passed, so its session was ended",
@@ -120,7 +131,8 @@ impl Why {
                 .at_stage(Stage::Blocked)
                 .on_host(self.member.candidate.to_string())
                 .with_sent(sent)
-                .with_transaction(status))
+                .with_transaction(status);
+                Err(self.told(error))
             }
         }
     }
@@ -164,14 +176,13 @@ impl Why {
 
     /// Committed here, replication unknown: the server stopped waiting for its standby.
     pub(super) fn local_only(&self) -> Error {
-        Error::new(
+        let error = Error::new(
             Code::ConnectionLost,
             Class::UnknownOutcome,
             "the transaction was committed on this host, but the wait for a synchronous standby was broken off: a \
              failover may lose it",
-        )
-        .on_host(self.member.candidate.to_string())
-        .with_sent(Sent::Complete)
+        );
+        self.told(error.on_host(self.member.candidate.to_string()).with_sent(Sent::Complete))
     }
 }
 

@@ -51,12 +51,8 @@ pub(super) struct Spans(pub(super) Vec<Span>);
 impl Spans {
     pub(super) fn set(&mut self, on: bool, at: Moment) {
         match self.0.last_mut() {
-            Some(last) if last.until == Moment::NEVER => {
-                if !on {
-                    last.until = at.max(last.from);
-                }
-            }
-            // Begun again at once: the same span.
+            Some(last) if !on && last.until == Moment::NEVER => last.until = at.max(last.from),
+            // On already, or begun again at once: the same span.
             Some(last) if on && last.until >= at => last.until = Moment::NEVER,
             _ if on => self.0.push(Span { from: at, until: Moment::NEVER }),
             _ => {}
