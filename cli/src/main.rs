@@ -1,11 +1,13 @@
 //! The pgfollow command. One file per subcommand; this one only reads the arguments and hands over.
 
+mod classify;
 mod config;
 mod connect;
 mod drill;
 mod lab;
 mod output;
 mod probe;
+mod report;
 mod servers;
 mod units;
 
@@ -41,6 +43,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Classify(classify::Args),
     Config(config::Args),
     Connect(connect::Args),
     Drill(drill::Args),
@@ -49,18 +52,21 @@ enum Command {
     DrillClient(drill::client::Args),
     Lab(lab::LabArgs),
     Probe(probe::Args),
+    Report(report::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     output::start_log();
     match cli.command {
+        Command::Classify(args) => classify::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Connect(args) => wait(connect::run(&args)),
         Command::Drill(args) => wait(drill::run(args)),
         Command::DrillClient(args) => wait(drill::client::run(args)),
         Command::Lab(args) => wait(lab::run(args)),
         Command::Probe(args) => wait(probe::run(&args)),
+        Command::Report(args) => report::run(&args),
     }
 }
 

@@ -25,4 +25,4 @@ pub use data::{
 };
 pub use hist::Quantiles;
 pub(crate) use record::{Ear, Recorder};
-pub(crate) use text::duration;
+pub use text::duration;

@@ -9,7 +9,7 @@ use crate::decide::attribute::{Outage, OutageCause};
 use crate::host::HostId;
 
 /// A duration as people say it: `850 ms`, `1.85 s`, `2 min 3 s`, `5 h 20 min`.
-pub(crate) fn duration(d: Duration) -> String {
+pub fn duration(d: Duration) -> String {
     let s = d.as_secs();
     match s {
         0 if d.as_micros() < 10_000 => format!("{:.1} ms", d.as_secs_f64() * 1e3),
@@ -53,7 +53,7 @@ pub(super) fn verdict(r: &Report) -> String {
     };
     let main = last.main_cause.map_or(String::new(), |c| {
         let part = last.causes_ms.get(c.name()).copied().unwrap_or_default();
-        format!(", {} of it {}", of_ms(part), c.words())
+        format!("; for {} of it {}", of_ms(part), c.words())
     });
     let mut text = if last.open {
         format!("An outage is going on: {} so far{main}.", of_ms(last.whole_ms))
@@ -63,7 +63,7 @@ pub(super) fn verdict(r: &Report) -> String {
     if let (Some(ready), Some(first)) = (last.fault_to_ready_ms, last.fault_to_first_success_ms) {
         let _ = write!(
             text,
-            " The database took writes again after {}, the service's first write succeeded {} later.",
+            " The new primary was first seen to take writes after {}; the service's first write succeeded {} later.",
             of_ms(ready),
             of_ms(first - ready)
         );
@@ -158,7 +158,7 @@ fn outage(t: &mut String, o: &OutageReport) {
     let host = |h: &Option<String>| h.clone().unwrap_or_else(|| "–".to_owned());
     let _ = writeln!(t, "  lost {}, back on {}", host(&o.lost_host), host(&o.back_host));
     for (what, ms) in [
-        ("the database took writes again", o.fault_to_ready_ms),
+        ("the new primary was first seen to take writes", o.fault_to_ready_ms),
         ("first write of the service", o.fault_to_first_success_ms),
         ("nobody held up any more", o.fault_to_last_success_ms),
     ] {

@@ -52,12 +52,12 @@ impl OutageCause {
     /// The same, in words for a sentence.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::DeadSocket => "waiting on dead sockets",
-            Self::StaleName => "going to the wrong address",
-            Self::WaitingForStandby => "commits waiting for a standby",
+            Self::DeadSocket => "calls waited on dead sockets",
+            Self::StaleName => "attempts went to the wrong address",
+            Self::WaitingForStandby => "commits waited for a standby",
             Self::NotWritableYet => "no host took writes",
-            Self::OwnStorm => "queueing at the new primary",
-            Self::Application => "the application itself",
+            Self::OwnStorm => "callers queued at the new primary",
+            Self::Application => "the application itself held things up",
         }
     }
 
