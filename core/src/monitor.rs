@@ -420,7 +420,7 @@ impl Monitor {
                 self.recorder.answered(id, now);
             }
         }
-        if let Some(outage) = self.recorder.timer(now) {
+        for outage in self.recorder.timer(now) {
             self.tell(EventKind::outage_ended(&outage), now);
         }
     }

@@ -149,6 +149,9 @@ pub(super) struct BlockedCall {
 pub(super) struct Book {
     pub(super) attribution: Attribution,
     pub(super) outages: Latest<Outage>,
+    /// Of these, those that no event has told yet.
+    pub(super) untold: Vec<Outage>,
+    pub(super) ticked: Moment,
     pub(super) hosts: BTreeMap<HostId, HostBook>,
     pub(super) errors: Tally<ErrorKind>,
     pub(super) dials: Tally<(HostId, By, &'static str)>,
@@ -172,6 +175,8 @@ impl Book {
         Self {
             attribution: Attribution::default(),
             outages: Latest::new(OUTAGES),
+            untold: Vec::new(),
+            ticked: Moment::ZERO,
             hosts: BTreeMap::new(),
             errors: Tally::default(),
             dials: Tally::default(),

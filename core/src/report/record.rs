@@ -18,6 +18,10 @@ use crate::open::Progress;
 use crate::session::member::{EndCause, Member};
 use crate::tap::Done;
 
+/// Between two looks at whether an outage is over.
+const TICK: Duration = Duration::from_millis(100);
+/// Outages that wait to be told as events.
+const UNTOLD: usize = 15;
 /// Between two counts of a host's sessions in quiet.
 const COUNT: Duration = Duration::from_secs(10);
 /// The same for a new primary's first [`COUNT`]: that is when a fleet reconnects.
@@ -126,7 +130,12 @@ impl Recorder {
 
     /// A request succeeded. Only told while [`Self::is_armed`].
     fn done(&self, host: HostId, write: bool, now: Moment) {
-        self.take(&mut self.book(), Fact::Done { host, write }, now);
+        let mut book = self.book();
+        self.take(&mut book, Fact::Done { host, write }, now);
+        // Where no monitor's task keeps time, successes do.
+        if now - book.ticked >= TICK {
+            self.tick(&mut book, now);
+        }
     }
 
     /// What a session did since it was asked last.
@@ -319,8 +328,8 @@ impl Recorder {
 
     // Time.
 
-    /// The passing of time: gives the outage that is over, once.
-    pub(crate) fn timer(&self, now: Moment) -> Option<Outage> {
+    /// The passing of time: gives the outages that are over, once.
+    pub(crate) fn timer(&self, now: Moment) -> Vec<Outage> {
         let at_once = self.at_once.load(Ordering::Relaxed);
         let mut book = self.book();
         let fresh = at_once - book.told_at_once;
@@ -328,14 +337,22 @@ impl Recorder {
             book.told_at_once = at_once;
             export::acquired(Duration::ZERO, usize::try_from(fresh).unwrap_or(0));
         }
+        self.tick(&mut book, now);
+        std::mem::take(&mut book.untold)
+    }
+
+    fn tick(&self, book: &mut Book, now: Moment) {
+        book.ticked = now;
         let outage = book.attribution.timer(now);
         self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
-        let outage = outage?;
+        let Some(outage) = outage else { return };
         export::outage(&outage);
         let line = super::text::outage_line(&outage, &|h| book.label(h).to_string());
         tracing::info!(target: "pgfollow", "{line}");
         book.outages.push(outage.clone());
-        Some(outage)
+        // Without a monitor's task only a report asks for them.
+        book.untold.truncate(UNTOLD);
+        book.untold.push(outage);
     }
 }
 
