@@ -157,7 +157,8 @@ fn picture(report: &Report, o: &OutageReport) -> Picture {
             let ends = h.states.iter().skip(1).map(|s| s.from_ms).chain([report.taken_ms]);
             let bars = h.states.iter().zip(ends).filter_map(|(s, end)| {
                 let title = format!("{}: {} for {}", h.name, s.state, of_ms(end - s.from_ms));
-                scale.bar((s.from_ms, end), state_kind(&s.state), &s.state, title)
+                let kind = state_kind(&s.state);
+                scale.bar((s.from_ms, end), kind, kind, title)
             });
             let name = if h.address.starts_with(&h.name) {
                 h.address.clone()
