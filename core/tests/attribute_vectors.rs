@@ -181,6 +181,7 @@ mod chance {
             Just(Says::Accepts),
             Just(Says::Refuses),
             Just(Says::Gone),
+            Just(Says::Silent),
             Just(Says::Superseded)
         ];
         let origin = prop_oneof![Just(Origin::Failover), Just(Origin::Own), Just(Origin::Application)];

@@ -367,7 +367,16 @@ impl Attribution {
         }
     }
 
+    /// Something speaks against a host, and none takes writes.
+    fn nobody_accepts(&self, now: Moment) -> bool {
+        let doubt = self.tracks.search.is_on() || self.tracks.hosts.values().any(|h| h.now().takes_none());
+        doubt && self.tracks.accepting(now, now, TRUST).is_none()
+    }
+
     fn failed(&mut self, host: Option<HostId>, origin: Origin, unknown: bool, at: Moment) {
+        let open = self.candidate.is_some();
+        let origin =
+            if origin == Origin::Own && !open && self.nobody_accepts(at) { Origin::Failover } else { origin };
         match origin {
             Origin::Failover => {
                 let c = self.trouble(at, OutageCause::NotWritableYet);
@@ -376,7 +385,7 @@ impl Attribution {
                 c.lost = c.lost.or(host);
                 c.failed += 1;
             }
-            Origin::Own if self.candidate.is_some() => {
+            Origin::Own if open => {
                 self.trouble(at, OutageCause::OwnStorm).failed += 1;
             }
             Origin::Own | Origin::Application => {
@@ -446,8 +455,7 @@ impl Attribution {
 
     fn open_by_waiting(&mut self, now: Moment) {
         // Without anything that speaks against a host, a slow connect is a slow connect.
-        let doubt = self.tracks.search.is_on() || self.tracks.hosts.values().any(|h| h.now().takes_none());
-        if self.candidate.is_some() || !doubt || self.tracks.accepting(now, now, TRUST).is_some() {
+        if self.candidate.is_some() || !self.nobody_accepts(now) {
             return;
         }
         let oldest = self.waits.values().map(|w| w.since).min();

@@ -187,9 +187,9 @@ async fn count(m: &Monitor, host: HostId, probe: &Probe) {
         return;
     }
     let sql = role::sessions_sql(&m.config.application_name);
-    let Ok(answer) = probe.opened.client.simple_query(&sql).await else { return };
-    if let Some(seen) = role::sessions(&answer) {
-        m.recorder.counted(host, seen, clock::now());
+    match probe.opened.client.simple_query(&sql).await.map(|answer| role::sessions(&answer)) {
+        Ok(Some(seen)) => m.recorder.counted(host, seen, clock::now()),
+        Ok(None) | Err(_) => m.recorder.count_refused(host, clock::now()),
     }
 }
 

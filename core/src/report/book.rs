@@ -122,6 +122,8 @@ pub(super) struct HostBook {
     pub(super) count_due: Moment,
     /// Count every second until then: a new primary.
     pub(super) count_often_until: Moment,
+    /// It refused to count.
+    pub(super) no_count_before: Moment,
 }
 
 impl HostBook {
@@ -132,6 +134,7 @@ impl HostBook {
             sessions: None,
             count_due,
             count_often_until: Moment::ZERO,
+            no_count_before: Moment::ZERO,
         }
     }
 }

@@ -26,6 +26,8 @@ const UNTOLD: usize = 15;
 const COUNT: Duration = Duration::from_secs(10);
 /// The same for a new primary's first [`COUNT`]: that is when a fleet reconnects.
 const COUNT_OFTEN: Duration = Duration::from_secs(1);
+/// The same for one that refused.
+const REFUSED: Duration = Duration::from_secs(600);
 /// The same while calls are blocked there: are they commits that wait for a standby?
 const COUNT_BLOCKED: Duration = Duration::from_millis(500);
 
@@ -133,9 +135,9 @@ impl Recorder {
         let mut book = self.book();
         self.take(&mut book, Fact::Done { host, write }, now);
         // Where no monitor's task keeps time, successes do.
-        if now - book.ticked >= TICK {
-            self.tick(&mut book, now);
-        }
+        let line = if now - book.ticked >= TICK { self.tick(&mut book, now) } else { None };
+        drop(book);
+        say(line);
     }
 
     /// What a session did since it was asked last.
@@ -212,7 +214,7 @@ impl Recorder {
         let mut book = self.book();
         let label = host.map(|h| book.label(h).to_string()).or_else(|| e.host().map(str::to_owned));
         book.errors.add(ErrorKind::new(label, e.code(), e.class(), e.sqlstate()));
-        let origin = Origin::of(e.code(), e.class(), e.stage(), e.sqlstate());
+        let origin = Origin::of(e.code(), e.class(), e.sqlstate());
         let unknown = e.class() == crate::error::Class::UnknownOutcome;
         self.take(&mut book, Fact::Failed { host, origin, unknown }, now);
         export::error(e);
@@ -303,12 +305,19 @@ impl Recorder {
         let blocked = book.blocked.values().any(|b| b.host == host);
         let Some(h) = book.hosts.get_mut(&host) else { return false };
         let last = h.sessions.map_or(Moment::ZERO, |(at, _)| at);
-        if now < h.count_due && !(blocked && now - last >= COUNT_BLOCKED) {
+        if now < h.no_count_before || now < h.count_due && !(blocked && now - last >= COUNT_BLOCKED) {
             return false;
         }
         let gap = if now < h.count_often_until { COUNT_OFTEN } else { COUNT };
         h.count_due = now + if blocked { COUNT_BLOCKED } else { gap };
         true
+    }
+
+    /// A host refuses to count its sessions: asking again soon would only fill its log.
+    pub(crate) fn count_refused(&self, host: HostId, now: Moment) {
+        if let Some(h) = self.book().hosts.get_mut(&host) {
+            h.no_count_before = now + REFUSED;
+        }
     }
 
     /// A host's sessions were counted.
@@ -337,22 +346,32 @@ impl Recorder {
             book.told_at_once = at_once;
             export::acquired(Duration::ZERO, usize::try_from(fresh).unwrap_or(0));
         }
-        self.tick(&mut book, now);
-        std::mem::take(&mut book.untold)
+        let line = self.tick(&mut book, now);
+        let untold = std::mem::take(&mut book.untold);
+        drop(book);
+        say(line);
+        untold
     }
 
-    fn tick(&self, book: &mut Book, now: Moment) {
+    /// Gives the line to be said of an outage that is over, once the lock is free.
+    fn tick(&self, book: &mut Book, now: Moment) -> Option<String> {
         book.ticked = now;
         let outage = book.attribution.timer(now);
         self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
-        let Some(outage) = outage else { return };
+        let outage = outage?;
         export::outage(&outage);
         let line = super::text::outage_line(&outage, &|h| book.label(h).to_string());
-        tracing::info!(target: "pgfollow", "{line}");
         book.outages.push(outage.clone());
         // Without a monitor's task only a report asks for them.
         book.untold.truncate(UNTOLD);
         book.untold.push(outage);
+        Some(line)
+    }
+}
+
+fn say(outage: Option<String>) {
+    if let Some(line) = outage {
+        tracing::info!(target: "pgfollow", "{line}");
     }
 }
 
@@ -382,7 +401,8 @@ fn says(from: State, to: State) -> Option<Says> {
         State::StalePrimary | State::Conflict | State::Foreign => Says::Superseded,
         // One answer may be late.
         State::Suspect(0 | 1) => return None,
-        State::Suspect(_) | State::Down => Says::Gone,
+        State::Suspect(_) => Says::Silent,
+        State::Down => Says::Gone,
     })
 }
 

@@ -1,13 +1,14 @@
 //! Whose fault an error is, as far as an outage is concerned.
 
-use crate::error::{Class, Code, SqlState, Stage};
+use crate::error::{Class, Code, SqlState};
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Of failover: a lost connection, no host that fits, a host that refuses writes. It opens an outage.
     Failover,
-    /// Of our own limits: overloaded, no turn in time. It keeps an outage open, and opens none.
+    /// Of our own limits: overloaded, no session in time. It keeps an outage open, and opens one only where no host
+    /// takes writes.
     Own,
     /// The application's own: neither.
     Application,
@@ -15,7 +16,7 @@ pub enum Origin {
 
 impl Origin {
     /// From what an error says of itself.
-    pub fn of(code: Code, class: Class, stage: Option<Stage>, sqlstate: Option<SqlState>) -> Self {
+    pub fn of(code: Code, class: Class, sqlstate: Option<SqlState>) -> Self {
         if class == Class::Permanent {
             return Self::Application;
         }
@@ -27,7 +28,8 @@ impl Origin {
             (Code::CallTimedOut | Code::Internal, _) => Self::Application,
             // The server ended this session alone (a timeout of its own, an operator's cancel).
             (Code::ConnectionLost, Some(s)) if !of_failover(s) => Self::Application,
-            (Code::DeadlinePassed, _) if matches!(stage, Some(Stage::Queue | Stage::Pace)) => Self::Own,
+            // Too little patience, or nothing to be had: that depends on the hosts, not on the error.
+            (Code::DeadlinePassed, _) => Self::Own,
             (code, _) if code.number() < Code::Closed.number() => Self::Failover,
             _ => Self::Own,
         }
@@ -45,7 +47,7 @@ mod tests {
     use super::*;
 
     fn of(code: Code, class: Class, sqlstate: Option<&str>) -> Origin {
-        Origin::of(code, class, None, sqlstate.and_then(SqlState::new))
+        Origin::of(code, class, sqlstate.and_then(SqlState::new))
     }
 
     #[test]
@@ -56,8 +58,7 @@ mod tests {
         assert_eq!(of(Code::ConnectionLost, Class::Transient, Some("57P05")), Origin::Application);
         assert_eq!(of(Code::RolledBack, Class::Transient, None), Origin::Application);
         assert_eq!(of(Code::Server, Class::Permanent, Some("28P01")), Origin::Application);
-        let queue = Origin::of(Code::DeadlinePassed, Class::Transient, Some(Stage::Queue), None);
-        assert_eq!(queue, Origin::Own);
+        assert_eq!(of(Code::DeadlinePassed, Class::Transient, None), Origin::Own);
     }
 
     #[test]
@@ -69,7 +70,6 @@ mod tests {
             (Code::HostGone, Class::Transient, None),
             (Code::Server, Class::Transient, Some("25006")),
             (Code::NoHostFits, Class::Transient, None),
-            (Code::DeadlinePassed, Class::Transient, None),
         ] {
             assert_eq!(of(code, class, state), Origin::Failover, "{code:?} {state:?}");
         }

@@ -1,6 +1,7 @@
 //! What was true when: a bounded log of intervals, from which an outage is judged in hindsight.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,9 @@ pub enum Says {
     Accepts,
     /// It answers and takes none: in recovery, read-only, starting up.
     Refuses,
-    /// It is silent, or nobody listens.
+    /// It is late with its answers: slow, or going.
+    Silent,
+    /// It is silent for long, or nobody listens.
     Gone,
     /// It is not the right one: an older primary, another cluster.
     Superseded,
@@ -27,7 +30,7 @@ pub enum Says {
 impl Says {
     /// It can't have taken a write then, as far as it or others say.
     pub(super) fn takes_none(self) -> bool {
-        matches!(self, Self::Refuses | Self::Gone | Self::Superseded)
+        matches!(self, Self::Refuses | Self::Silent | Self::Gone | Self::Superseded)
     }
 }
 
@@ -80,6 +83,13 @@ pub(super) struct Word {
     pub(super) heard: Moment,
 }
 
+impl Word {
+    /// It takes writes, or may: it is only late.
+    fn holds_on(&self) -> bool {
+        matches!(self.says, Says::Accepts | Says::Silent)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct HostTrack {
     /// Since when its address is known.
@@ -129,13 +139,27 @@ impl HostTrack {
     }
 
     /// Whether it took writes then. A word holds only until the host's last sign of life: a frozen host goes on being
-    /// "primary" for a while.
-    pub(super) fn accepts(&self, t: Moment, now: Moment, trust: std::time::Duration) -> bool {
-        let last = self.words.len().saturating_sub(1);
-        self.words.iter().enumerate().any(|(i, w)| {
-            let alive = t < w.heard || (i == last && now - w.heard <= trust);
-            w.says == Says::Accepts && w.from <= t && t < self.end(i) && alive
-        })
+    /// "primary" for a while. One that was merely late, and then is what it was before, was so all along.
+    pub(super) fn accepts(&self, t: Moment, now: Moment, trust: Duration) -> bool {
+        let Some(i) = self.words.iter().rposition(|w| w.from <= t) else { return false };
+        let last = self.words.len() - 1;
+        // It took writes by then, and gave a sign of life later, before it said anything else.
+        let took = self.words[self.run(i)..=i].iter().any(|w| w.says == Says::Accepts);
+        let mut later = (i..=last).take_while(|k| self.words[*k].holds_on());
+        let alive = later.any(|k| {
+            let w = &self.words[k];
+            w.says == Says::Accepts && (t < w.heard || (k == last && now - w.heard <= trust))
+        });
+        took && self.words[i].holds_on() && alive
+    }
+
+    /// The first word of those that the one at `i` goes on: taking writes, late, taking writes again.
+    fn run(&self, i: usize) -> usize {
+        let mut first = i;
+        while first > 0 && self.words[first].holds_on() && self.words[first - 1].holds_on() {
+            first -= 1;
+        }
+        first
     }
 
     /// When it first said, at or after then, that it takes writes; and whether it was met before and took none.
@@ -147,7 +171,8 @@ impl HostTrack {
 
     /// Since when it takes writes, as it stood then.
     pub(super) fn accepting_since(&self, t: Moment) -> Option<Moment> {
-        self.words.iter().rev().find(|w| w.says == Says::Accepts && w.from <= t).map(|w| w.from)
+        let i = self.words.iter().rposition(|w| w.says == Says::Accepts && w.from <= t)?;
+        self.words[self.run(i)..=i].iter().find(|w| w.says == Says::Accepts).map(|w| w.from)
     }
 
     /// Whether it went at or after then: a call that got no answer since was on a dead socket. A standby refuses writes
@@ -156,7 +181,7 @@ impl HostTrack {
         self.words.iter().enumerate().any(|(i, w)| {
             let before = i.checked_sub(1).map(|k| self.words[k].says);
             let went = match w.says {
-                Says::Gone | Says::Superseded => true,
+                Says::Silent | Says::Gone | Says::Superseded => true,
                 Says::Refuses => before == Some(Says::Accepts),
                 Says::Accepts | Says::Unknown => false,
             };
@@ -217,7 +242,7 @@ impl Tracks {
         self.hosts.entry(id).or_insert_with(|| HostTrack::new(at))
     }
 
-    pub(super) fn accepting(&self, t: Moment, now: Moment, trust: std::time::Duration) -> Option<HostId> {
+    pub(super) fn accepting(&self, t: Moment, now: Moment, trust: Duration) -> Option<HostId> {
         self.hosts.iter().find(|(_, h)| h.accepts(t, now, trust)).map(|(id, _)| *id)
     }
 
