@@ -1,5 +1,6 @@
 //! The pgfollow command. One file per subcommand; this one only reads the arguments and hands over.
 
+mod classify;
 mod config;
 mod connect;
 mod drill;
@@ -7,6 +8,7 @@ mod lab;
 mod outcome;
 mod output;
 mod probe;
+mod report;
 mod servers;
 mod units;
 
@@ -49,6 +51,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Classify(classify::Args),
     Config(config::Args),
     Connect(connect::Args),
     Drill(drill::Args),
@@ -58,12 +61,14 @@ enum Command {
     Lab(lab::LabArgs),
     Outcome(outcome::Args),
     Probe(probe::Args),
+    Report(report::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     output::start_log();
     match cli.command {
+        Command::Classify(args) => classify::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Connect(args) => wait(connect::run(&args)),
         Command::Drill(args) => wait(drill::run(args)),
@@ -71,6 +76,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => wait(lab::run(args)),
         Command::Outcome(args) => wait(outcome::run(&args)),
         Command::Probe(args) => wait(probe::run(&args)),
+        Command::Report(args) => report::run(&args),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -68,4 +69,9 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         out.push_str(&if n == 0 { format!("{HEAD}{line}{HEAD:#}\n") } else { format!("{line}\n") });
     }
     out
+}
+
+/// What a file holds; `-` is standard input.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    if path == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(path) }
 }

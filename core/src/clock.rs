@@ -82,6 +82,12 @@ pub fn now() -> Moment {
     Moment::ZERO + d
 }
 
+/// The time by the wall clock, since 1970, UTC: for people only, nothing is decided by it.
+pub(crate) fn unix() -> Duration {
+    #[expect(clippy::disallowed_methods, reason = "the one place where the wall clock is read")]
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
 /// The end of a wait. `None` inside means that nobody set a bound (only a plain `connect()` has none of its own:
 /// there each attempt's `connect_timeout` bounds the walk).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,6 +26,7 @@ use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
 use crate::open::{Opened, Opener, Progress, Purpose};
 use crate::pace::Turn;
+use crate::report::By;
 use crate::resolve::numbered;
 
 /// What a connect works with.
@@ -116,7 +117,9 @@ pub(crate) async fn walk(
                     for family in [Family::V4, Family::V6] {
                         let name = name.clone();
                         work.push(Box::pin(async move {
+                            let asked = clock::now();
                             let result = tools.look_up.now(&name, family).await;
+                            tools.monitor.recorder.stage(Stage::Resolve, clock::now() - asked);
                             Done::LookUp { spec, family, result }
                         }));
                     }
@@ -228,6 +231,7 @@ fn start<'a>(
     let place = tools.monitor.place(&candidate);
     let (p, to) = (Arc::clone(&progress), candidate.clone());
     let waited = lock(&tools.turn).take();
+    let seen = tools.monitor.recorder.attempt(place.0, By::Caller);
     let attempt = async move {
         let open = async {
             let pace = &tools.monitor.pace;
@@ -252,6 +256,7 @@ fn start<'a>(
             Ok(result) => result,
             Err(clock::Elapsed) => Err(Failed::new(p.stage(), Failure::TimedOut)),
         };
+        seen.over(&result, &p);
         Done::Dial { dial, result: Box::new(result), encrypted: p.encrypted() }
     };
     let future = async move { Abortable::new(attempt, registration).await.unwrap_or(Done::Abandoned) };

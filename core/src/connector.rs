@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
+use tracing::Instrument;
 
 use crate::changes::Changed;
 use crate::clock::{self, Deadline, Moment};
@@ -31,6 +32,7 @@ use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
 use crate::outcome::Settling;
 use crate::pool::{Pool, PoolOptions};
+use crate::report::Report;
 use crate::resolve::Resolver;
 use crate::session::Session;
 use crate::spare::Spares;
@@ -218,12 +220,33 @@ impl Connector {
     /// Permanent where no other try can help; else transient. [`Error::attempts`] has every attempt.
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
-        self.first_look(self.attrs(), Deadline::NONE).await;
-        match self.walk(self.attrs(), Deadline::NONE).await {
-            // The primary became known meanwhile: the walk to it is what this one would have been.
-            Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
-            result => result,
+        let span = tracing::info_span!(target: "pgfollow", "connect");
+        self.recorded(async {
+            self.first_look(self.attrs(), Deadline::NONE).await;
+            match self.walk(self.attrs(), Deadline::NONE).await {
+                // The primary became known meanwhile: the walk to it is what this one would have been.
+                Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
+                result => result,
+            }
+        })
+        .instrument(span)
+        .await
+    }
+
+    /// A caller waits for a session: how long, and what came of it.
+    async fn recorded(
+        &self,
+        connect: impl Future<Output = Result<Session, Error>>,
+    ) -> Result<Session, Error> {
+        let recorder = &self.inner.monitor.recorder;
+        let waiting = recorder.wait();
+        let result = Box::pin(connect).await;
+        match &result {
+            Ok(_) => recorder.acquired(waiting.so_far()),
+            Err(e) => recorder.acquire_failed(e),
         }
+        drop(waiting);
+        result
     }
 
     /// Like [`Self::connect`], but waits for a host that fits: recovery, a promotion or a full server are waited out
@@ -232,7 +255,8 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
-        self.connect_as(self.attrs(), patience).await
+        let span = tracing::info_span!(target: "pgfollow", "connect", patience_ms = patience.as_millis());
+        self.recorded(self.connect_as(self.attrs(), patience)).instrument(span).await
     }
 
     /// The same for a role of its own.
@@ -478,6 +502,12 @@ impl Connector {
     /// What is known of every name: addresses, TTL, age.
     pub fn names(&self) -> Vec<NameReport> {
         self.inner.look_up.report()
+    }
+
+    /// What this connector did and met since it was made, and where the time of each outage went. Text by
+    /// [`Report::to_text`], JSON by serde (`docs/report.schema.json`), a page by `pgfollow report FILE --html OUT`.
+    pub fn report(&self) -> Report {
+        Report::compose(&self.inner.monitor, self.names())
     }
 
     /// Everything observable, from now on. A reader that falls 1,024 events behind is told how many it missed.

@@ -34,6 +34,7 @@ use crate::lock;
 use crate::lookup::{self, LookUp};
 use crate::open::{Opened, Opener};
 use crate::pace::Governor;
+use crate::report::Recorder;
 use crate::session::cancel;
 use crate::session::member::{EndCause, Member};
 use crate::tap::News;
@@ -51,6 +52,9 @@ pub(crate) struct Monitor {
     pub(crate) config: Arc<Config>,
     pub(crate) opener: Arc<Opener>,
     pub(crate) look_up: Arc<LookUp>,
+    pub(crate) recorder: Arc<Recorder>,
+    /// The configured candidates' names.
+    labels: Vec<Arc<str>>,
     topology: Mutex<Topology>,
     places: Mutex<Places>,
     promotions: Mutex<Promotions>,
@@ -96,11 +100,14 @@ impl Monitor {
     ) -> Arc<Self> {
         let pace = Governor::new(config.max_connect_rate, config.tuning.jitter, seed);
         let topology = Topology::new(TopologyOptions::from_config(&config, seed));
+        let labels = config.hosts.iter().map(|h| Arc::from(h.label())).collect();
         let snapshot = ArcSwap::from_pointee(topology.snapshot(clock::now()));
         let monitor = Arc::new(Self {
             config,
             opener,
             look_up,
+            recorder: Recorder::new(),
+            labels,
             topology: Mutex::new(topology),
             places: Mutex::default(),
             promotions: Mutex::default(),
@@ -173,6 +180,7 @@ impl Monitor {
         }
         let mut topology = lock(&self.topology);
         let now = clock::now();
+        self.recorder.input(&input, &self.labels, now);
         let actions = topology.input(input, now);
         self.carry_out(&topology, actions, now);
         drop(topology);
@@ -214,6 +222,9 @@ impl Monitor {
                 }
                 Action::Search { running } => {
                     self.searching.store(running, Ordering::Relaxed);
+                    if watching {
+                        self.recorder.search(running, now);
+                    }
                     self.look_up.search(running, now);
                 }
                 Action::SuspectOurselves { .. } => {}
@@ -424,6 +435,10 @@ impl Monitor {
             _ => Ended::Local,
         };
         if lock(&self.members).remove(&m.id).is_some() {
+            // Before the topology acts on it: the call is charged from where its host's last byte came.
+            let heard = self.members_of(m.host).iter().map(|o| o.tap.last_in()).max();
+            self.recorder.drained(m.host, &m.tap.take_done(), m.tap.last_in());
+            self.recorder.ended(m, heard.unwrap_or(Moment::ZERO).max(m.tap.last_in()));
             self.feed(Input::SessionEnded {
                 member: MemberId(m.id),
                 host: m.host,
@@ -468,8 +483,28 @@ impl Monitor {
     }
 
     fn tell(&self, kind: EventKind, at: Moment) {
+        let event = Event::new(kind, at, &|h| self.candidate(h).map(|c| c.to_string()));
+        self.recorder.event(&event);
         // Nobody listening is fine.
-        let _ = self.events.send(Event { at, kind });
+        let _ = self.events.send(event);
+    }
+
+    /// Reads what the sessions did, and lets an outage end that is over.
+    pub(crate) fn reckon(&self, now: Moment) {
+        let members: Vec<_> = lock(&self.members).values().cloned().collect();
+        for m in &members {
+            self.recorder.drained(m.host, &m.tap.take_done(), m.tap.last_in());
+        }
+        for (id, number, since) in self.recorder.blocked() {
+            let waiting = members.iter().find(|m| m.id == id).and_then(|m| m.tap.waiting());
+            // Another call waits there, or bytes came for this one.
+            if waiting.is_none_or(|w| w.number != number || w.since > since) {
+                self.recorder.answered(id, now);
+            }
+        }
+        for outage in self.recorder.timer(now) {
+            self.tell(EventKind::outage_ended(&outage), now);
+        }
     }
 
     /// What is known now, ages and probe sessions included.

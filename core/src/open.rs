@@ -5,11 +5,13 @@
 //! [`crate::connect`] (for callers) and [`crate::monitor`] (for probe sessions) do both.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use tokio_postgres::Client;
 
+use crate::clock::{self, Moment};
 use crate::config::{Config, Endpoint, SessionAttrs};
 use crate::decide::accept::{self, Accept, Question, Role};
 use crate::decide::topology::{Role as HostRole, TermRow};
@@ -21,6 +23,7 @@ use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::net::{Dial, SocketControl, SocketReport};
+use crate::report::Ear;
 use crate::role::{self, Readable};
 use crate::session::driver::{self, Messages};
 use crate::session::member::{Leash, Limit, Member};
@@ -40,6 +43,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Progress {
     stage: AtomicU8,
     encrypted: AtomicBool,
+    /// When each stage began; 0 if it has not.
+    began: [AtomicU64; 5],
 }
 
 impl Progress {
@@ -47,12 +52,24 @@ impl Progress {
 
     pub(crate) fn new() -> Self {
         // "Encrypted" means: clear text is not what failed. It is false only for a login without TLS.
-        Self { stage: AtomicU8::new(0), encrypted: AtomicBool::new(true) }
+        let progress =
+            Self { stage: AtomicU8::new(0), encrypted: AtomicBool::new(true), began: Default::default() };
+        progress.at(Stage::Pace);
+        progress
     }
 
     fn at(&self, stage: Stage) {
         let i = Self::STAGES.iter().position(|s| *s == stage).unwrap_or(0);
         self.stage.store(u8::try_from(i).unwrap_or(0), Ordering::Relaxed);
+        self.began[i].store(clock::now().as_micros(), Ordering::Relaxed);
+    }
+
+    /// How long each stage lasted, if the last one ends now.
+    pub(crate) fn stages(&self, now: Moment) -> Vec<(Stage, Duration)> {
+        let last = usize::from(self.stage.load(Ordering::Relaxed));
+        let began = |i: usize| Moment::from_micros(self.began[i].load(Ordering::Relaxed));
+        let end = |i: usize| if i < last { began(i + 1) } else { now };
+        (0..=last).map(|i| (Self::STAGES[i], end(i) - began(i))).collect()
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -149,6 +166,10 @@ impl Opener {
         let limit = control.zip(self.config.socket.user_timeout).map(|(c, t)| Limit::new(c, t));
         let member = Arc::new(Member::new(host, to.clone(), generation, login.tap, limit));
         let watcher = self.watcher.get().cloned().unwrap_or_default();
+        if let Some(m) = watcher.upgrade().filter(|_| purpose != Purpose::Monitor) {
+            member.tap.listen(Ear::new(&m.recorder, host));
+            member.recorded_by(&m.recorder);
+        }
         let messages = driver::spawn(login.connection, Arc::clone(&member), watcher);
         let mut opened = Opened {
             client: login.client,

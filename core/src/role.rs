@@ -8,6 +8,7 @@ use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use crate::decide::accept::Question;
 use crate::decide::topology::TermRow;
+use crate::report::SessionsSeen;
 
 /// The application name of every monitor session.
 pub(crate) const MONITOR_NAME: &str = "pgfollow monitor";
@@ -86,6 +87,31 @@ pub(crate) fn term_row(messages: &[SimpleQueryMessage]) -> Option<TermRow> {
     })
 }
 
+/// How many sessions a service and all monitors have there, and how many commits of the service wait for a synchronous
+/// standby. `application_name` and (for sessions of one's own role) `wait_event` are shown to everybody.
+pub(crate) fn sessions_sql(application_name: &str) -> String {
+    let name = application_name.replace('\\', "\\\\").replace('\'', "''");
+    format!(
+        "SELECT count(*) FILTER (WHERE application_name = E'{name}'), \
+         count(*) FILTER (WHERE application_name = E'{name}' AND wait_event = 'SyncRep'), \
+         count(*) FILTER (WHERE application_name = '{MONITOR_NAME}'), \
+         current_setting('max_connections') FROM pg_catalog.pg_stat_activity"
+    )
+}
+
+/// Reads the answer to [`sessions_sql`].
+pub(crate) fn sessions(messages: &[SimpleQueryMessage]) -> Option<SessionsSeen> {
+    let row = first_row(messages).filter(|r| r.len() == 4)?;
+    let number = |i: usize| row.try_get(i).ok().flatten().and_then(|t| t.parse().ok());
+    Some(SessionsSeen {
+        age_ms: 0,
+        application: number(0)?,
+        waiting_for_standby: number(1)?,
+        monitors: number(2)?,
+        max_connections: number(3)?,
+    })
+}
+
 /// The statement for a question that [`crate::decide::accept`] needs answered (libpq's own, `fe-connect.c`).
 pub(crate) const fn question_sql(q: Question) -> &'static str {
     match q {
@@ -155,6 +181,12 @@ mod tests {
             assert!(!sql.contains(f), "{f} in {sql}");
             assert!(Readable::ALL.term_query(false).contains(f));
         }
+    }
+
+    #[test]
+    fn a_name_with_a_quote_does_not_leave_its_quotes() {
+        let sql = sessions_sql(r"o'brien\");
+        assert!(sql.contains(r"E'o''brien\\'"), "{sql}");
     }
 
     #[test]

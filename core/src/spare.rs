@@ -21,6 +21,7 @@ use crate::host::HostId;
 use crate::lock;
 use crate::monitor::Monitor;
 use crate::open::{Opened, Opener, Progress, Purpose};
+use crate::report::By;
 
 /// What a spare waits for its caller once the search is over.
 const LEFT_OVER: Duration = Duration::from_millis(500);
@@ -104,9 +105,13 @@ async fn open(monitor: &Arc<Monitor>, host: HostId, spares: &Weak<Spares>) {
     let tls = TlsTry::first(opener.sslmode(), to.address.is_unix());
     let place = (host, monitor.generation(host));
     let pace = &monitor.pace;
+    let seen = monitor.recorder.attempt(host, By::Ahead);
+    let progress = Progress::new();
     let login = async {
         let _turn = pace.turn(Some(host), Price::Later).await;
-        opener.open(&to, place, tls, Purpose::Caller(SessionAttrs::Any), &Progress::new()).await
+        let result = opener.open(&to, place, tls, Purpose::Caller(SessionAttrs::Any), &progress).await;
+        seen.over(&result, &progress);
+        result
     };
     let until = Deadline::after(monitor.config.connect_timeout.unwrap_or(LOGIN));
     if let Ok(Ok(opened)) = until.bound(login).await

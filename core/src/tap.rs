@@ -6,6 +6,7 @@
 //! last byte, SQLSTATEs and parameters that pass. It reads control messages only, never rows or parameter values.
 //! [`crate::handshake`] puts it in; [`crate::session`] and [`crate::monitor`] read its state.
 
+mod done;
 mod frames;
 pub(crate) mod login;
 mod names;
@@ -27,6 +28,7 @@ use crate::failure::Failure;
 use crate::lock;
 use crate::net::Io;
 
+pub(crate) use done::Done;
 use frames::{Keep, Reader, Scanner};
 use login::{Exchange, Rules};
 use report::Report;
@@ -92,12 +94,18 @@ impl Tap {
         if reader.answered {
             self.state.answer_read(true);
         }
-        result.map_err(|failure| {
+        let fresh = inner.take_fresh();
+        let result = result.map_err(|failure| {
             self.refused = true;
             let text = failure.to_string();
             inner.refusal = Some(failure);
             io::Error::other(text)
-        })
+        });
+        drop(inner);
+        if let Some(write) = fresh {
+            self.state.tell(write, now);
+        }
+        result
     }
 
     fn accepted(&mut self, bytes: &[u8]) {

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod attempt;
+pub mod attribute;
 pub mod classify;
 pub mod listener;
 pub mod names;

@@ -169,6 +169,7 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
             Some(row) => {
                 *lock(&probe.row) = row;
                 m.feed(Input::ProbeAnswered { host, row, rtt: clock::now() - asked });
+                count(&m, host, &probe).await;
             }
             // An ended session is told by its driver; one that answers nonsense is ended here.
             None if probe.opened.client.is_closed() => {}
@@ -179,6 +180,18 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
             }
         }
     });
+}
+
+/// Counts a host's sessions now and then: what the database's own team sees of this service.
+async fn count(m: &Monitor, host: HostId, probe: &Probe) {
+    if !m.recorder.count_due(host, clock::now()) {
+        return;
+    }
+    let sql = role::sessions_sql(&m.config.application_name);
+    match probe.opened.client.simple_query(&sql).await.map(|answer| role::sessions(&answer)) {
+        Ok(Some(seen)) => m.recorder.counted(host, seen, clock::now()),
+        Ok(None) | Err(_) => m.recorder.count_refused(host, clock::now()),
+    }
 }
 
 /// The host's row now. A search asks a standby dozens of times a second, each process of a fleet for itself: whether

@@ -57,10 +57,11 @@ async fn watch(monitor: Weak<Monitor>) {
         if sampling && now >= sample_due {
             calls_told = sample(&m, now, calls_told);
         }
+        m.timer();
         if now >= sample_due {
             sample_due = now + SAMPLE;
+            m.reckon(now);
         }
-        m.timer();
     }
 }
 

@@ -16,6 +16,7 @@ use crate::error::{Code, SqlState, TxStatus};
 use crate::host::{Candidate, HostId};
 use crate::lock;
 use crate::net::SocketControl;
+use crate::report::Recorder;
 use crate::tap::TapState;
 
 /// Why a session ended.
@@ -101,6 +102,7 @@ pub(crate) struct Member {
     limit: Option<Limit>,
     /// Why it is about to end: what is out may finish, nothing may follow.
     sentence: OnceLock<EndCause>,
+    recorder: OnceLock<Arc<Recorder>>,
     end: OnceLock<End>,
     /// Wakes the driver: the end is decided, or the owner has let go.
     pub(crate) bell: AtomicWaker,
@@ -168,10 +170,24 @@ impl Member {
             blind: AtomicBool::new(false),
             limit,
             sentence: OnceLock::new(),
+            recorder: OnceLock::new(),
             end: OnceLock::new(),
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
             turns: Turns::default(),
+        }
+    }
+
+    /// Errors of its calls are told to this.
+    pub(crate) fn recorded_by(&self, recorder: &Arc<Recorder>) {
+        // Once, when the session is opened.
+        let _ = self.recorder.set(Arc::clone(recorder));
+    }
+
+    /// A caller gets this error.
+    pub(crate) fn failed(&self, e: &crate::error::Error) {
+        if let Some(r) = self.recorder.get() {
+            r.failed(e, Some(self.host));
         }
     }
 

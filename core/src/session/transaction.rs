@@ -117,10 +117,10 @@ fn rolled_back(why: &Why) -> Error {
         "the transaction was rolled back at COMMIT, because one of its statements had failed",
     )
     .on_host(member.candidate.to_string());
-    match failed_by {
+    why.told(match failed_by {
         Some(s) => e.with_sqlstate(s),
         None => e,
-    }
+    })
 }
 
 impl<'a> Deref for Transaction<'a> {
@@ -185,8 +185,9 @@ impl<'a> TransactionBuilder<'a> {
         match inner.start().await {
             Ok(inner) => Ok(Transaction { inner, why, statements }),
             Err(e) => {
-                let e = why.diagnose(e);
-                Err(if e.class() == Class::UnknownOutcome { e.with_class(Class::Transient) } else { e })
+                let e = why.explain(e);
+                let unsure = e.class() == Class::UnknownOutcome;
+                Err(why.told(if unsure { e.with_class(Class::Transient) } else { e }))
             }
         }
     }

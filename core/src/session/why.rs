@@ -32,12 +32,23 @@ impl Why {
         let end = self.member.ended()?;
         let message = format!("the session was over before this call: {}", end.cause);
         let error = Error::new(end.cause.code(), Class::Transient, message);
-        Some(error.on_host(self.member.candidate.to_string()).with_sent(Sent::None))
+        Some(self.told(error.on_host(self.member.candidate.to_string()).with_sent(Sent::None)))
+    }
+
+    /// Every error that a caller gets is recorded, once.
+    pub(super) fn told(&self, e: Error) -> Error {
+        self.member.failed(&e);
+        e
     }
 
     /// Adds to a driver's error what it doesn't tell: the host, how much of the request had left, the true cause where
     /// tokio-postgres has only "closed", and the class.
     pub fn diagnose(&self, e: tokio_postgres::Error) -> Error {
+        self.told(self.explain(e))
+    }
+
+    /// The same, and nobody gets it yet.
+    pub(super) fn explain(&self, e: tokio_postgres::Error) -> Error {
         let tap = &self.member.tap;
         let end = self.member.ended();
         let (mut sent, mut status) = (tap.sent(), tap.status());
@@ -112,7 +123,7 @@ impl Why {
         let before = self.member.tap.writes();
         match Deadline::after(limit).bound(call).await {
             Ok(result) => result.map_err(|e| self.diagnose(e)),
-            Err(_) => Err(self.give_up(before)),
+            Err(_) => Err(self.told(self.give_up(before))),
         }
     }
 
@@ -176,14 +187,13 @@ impl Why {
 
     /// Committed here, replication unknown: the server stopped waiting for its standby.
     pub(super) fn local_only(&self) -> Error {
-        Error::new(
+        let error = Error::new(
             Code::ReplicationUnknown,
             Class::UnknownOutcome,
             "the transaction was committed on this host, but the wait for a synchronous standby was broken off: a \
              failover may lose it",
-        )
-        .on_host(self.member.candidate.to_string())
-        .with_sent(Sent::Complete)
+        );
+        self.told(error.on_host(self.member.candidate.to_string()).with_sent(Sent::Complete))
     }
 }
 

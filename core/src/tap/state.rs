@@ -1,15 +1,17 @@
 //! What the tap knows of a session: requests out, transaction, last bytes, parameters, last words.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
+use super::done::{self, Done};
 use super::names::Names;
 use super::text::Effects;
 use crate::clock::Moment;
 use crate::error::{Sent, SqlState, TxStatus};
 use crate::failure::Failure;
 use crate::lock;
+use crate::report::Ear;
 
 /// Requests out whose effects are kept apart; more are taken together.
 const REQUESTS: usize = 1_024;
@@ -59,6 +61,8 @@ pub(crate) struct TapState {
     sealed: AtomicBool,
     /// How many times bytes have left.
     writes: AtomicU64,
+    /// Hears of each success while that is of interest.
+    ear: OnceLock<Ear>,
     pub(super) inner: Mutex<Inner>,
 }
 
@@ -107,6 +111,9 @@ pub(super) struct Inner {
     fatal: Option<Fatal>,
     sync_rep: bool,
     news: News,
+    done: Done,
+    /// What was answered since the ear was told: whether a write was among it.
+    fresh: Option<bool>,
     pub(super) refusal: Option<Failure>,
     pub(super) login_error: Option<Failure>,
 }
@@ -136,6 +143,8 @@ impl Default for Inner {
             fatal: None,
             sync_rep: false,
             news: News::default(),
+            done: Done::default(),
+            fresh: None,
             refusal: None,
             login_error: None,
         }
@@ -360,6 +369,23 @@ impl TapState {
         Some(std::mem::take(&mut lock(&self.inner).news))
     }
 
+    /// Tells of successes from now on.
+    pub(crate) fn listen(&self, ear: Ear) {
+        // Once, when the session is opened.
+        let _ = self.ear.set(ear);
+    }
+
+    pub(super) fn tell(&self, write: bool, now: Moment) {
+        if let Some(ear) = self.ear.get() {
+            ear.done(write, now);
+        }
+    }
+
+    /// What succeeded since the last call.
+    pub(crate) fn take_done(&self) -> Done {
+        std::mem::take(&mut lock(&self.inner).done)
+    }
+
     pub(crate) fn refusal(&self) -> Option<Failure> {
         lock(&self.inner).refusal.clone()
     }
@@ -387,6 +413,11 @@ impl Inner {
     /// A backslash in a quoted text is a backslash.
     pub(super) fn conforming(&self) -> bool {
         self.parameters.get("standard_conforming_strings").is_some_and(|v| v == "on")
+    }
+
+    /// Whether something succeeded since the last call, and whether a write did.
+    pub(super) fn take_fresh(&mut self) -> Option<bool> {
+        self.fresh.take()
     }
 
     /// Bytes of a request leave.
@@ -469,6 +500,12 @@ impl Inner {
             },
         );
         let was_open = before != TxStatus::Idle;
+        if let Some(r) = done.filter(|r| r.asked && self.error.is_none()) {
+            let lasting = self.status == TxStatus::Idle && effects.works && !self.read_only_block;
+            let write = lasting && done::is_write(&self.tag);
+            self.done.count(write, now - r.since);
+            self.fresh = Some(write || self.fresh == Some(true));
+        }
         // The close of a statement changes nothing about the answer before it.
         if done.is_some_and(|r| r.asked) {
             self.called = commits_inside(before, effects);

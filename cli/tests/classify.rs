@@ -1,0 +1,57 @@
+//! `pgfollow classify` as a script sees it.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+fn classify(facts: &str) -> (Option<i32>, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgfollow"))
+        .args(["classify", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that complains at once may not read it all.
+    let _ = child.stdin.take().unwrap().write_all(facts.as_bytes());
+    let out = child.wait_with_output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (out.status.code(), text(out.stdout), text(out.stderr))
+}
+
+#[test]
+fn every_case_from_the_field_gets_its_verdict_through_the_command() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/classify/hand.jsonl");
+    let (mut count, mut wrong) = (0, Vec::new());
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let (code, stdout, stderr) = classify(&case["input"].to_string());
+        assert_eq!(code, Some(0), "{}: {stderr}", case["id"]);
+        let got: Value = serde_json::from_str(&stdout).unwrap();
+        for key in ["class", "retry_unit", "discard", "siblings", "next_host"] {
+            assert!(!got[key].is_null(), "{}: no {key} in {stdout}", case["id"]);
+        }
+        for (key, want) in case["expect"].as_object().unwrap() {
+            if got.get(key) != Some(want) {
+                wrong.push(format!(
+                    "{} ({}): {key} is {:?}, not {want}",
+                    case["id"],
+                    case["why"],
+                    got.get(key)
+                ));
+            }
+        }
+        count += 1;
+    }
+    assert!(wrong.is_empty() && count >= 42, "{count} cases; {}", wrong.join("\n"));
+}
+
+#[test]
+fn misspelt_facts_end_with_2_and_no_verdict() {
+    for facts in ["", "{}", r#"{"phase": "comit", "signal": {"type": "io"}}"#] {
+        let (code, stdout, stderr) = classify(facts);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{facts}");
+        assert!(stderr.contains("error:"), "{stderr}");
+    }
+}

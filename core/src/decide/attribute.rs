@@ -1,0 +1,575 @@
+//! Where did the time of an outage go? Every instant of it is charged to exactly one cause, the one on the critical path
+//! to the next successful write, so the parts add up to the whole.
+//!
+//! A pure state machine: [`Attribution::fact`] takes what happened, [`Attribution::timer`] gives the outage when it is
+//! over. An outage opens with the first call that fails for a reason of failover origin, or is blocked for over 500 ms
+//! (a caller that waits that long for a session while no host takes writes is blocked too). It closes when writes
+//! succeed again and no error came for 3 s, and it lasted until the first of those writes.
+//!
+//! Most of it can only be told looking back: a blocked call was on a dead socket if its host proves gone later, and was
+//! merely slow if it is answered. So a bounded log of what was true when ([`tracks`](self)) is kept while an outage is
+//! open, and judged at its end ([`charge`](self)); the view before that is provisional. Blocked calls that were all
+//! answered were no outage, unless they were commits that waited for a standby.
+//!
+//! Doesn't watch anything itself: [`crate::report`] feeds it and tells its results.
+
+mod charge;
+mod origin;
+mod outage;
+mod tracks;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::host::HostId;
+
+use charge::{Carry, Stretch};
+use outage::Band;
+use tracks::{Call, CallEnd, Tracks};
+
+pub use origin::Origin;
+pub(crate) use origin::of_failover;
+pub use outage::{Outage, OutageCause, Parts, Segment};
+pub use tracks::Says;
+
+/// A caller that waits for a session this long is blocked, if no host takes writes.
+const BLOCKED: Duration = Duration::from_millis(500);
+/// No error for this long: the outage is over.
+const QUIET: Duration = Duration::from_secs(3);
+/// Nobody asks for anything for this long, and a primary takes writes: it is over too, with the last trouble.
+const IDLE: Duration = Duration::from_secs(30);
+/// What is kept from before an outage: its first call may have waited for long when it is noticed.
+const MEMORY: Duration = Duration::from_secs(30);
+/// Intervals in the log. In an outage with more, the oldest are judged by what is known then.
+const LOG: usize = 1_024;
+/// Callers that are told apart while they wait; more are not.
+const WAITS: usize = 4_096;
+/// Calls that are told apart; of more, only their ends are noted.
+const CALLS: usize = LOG / 2;
+/// How long the present trusts a host's last sign of life: a probe's interval and its lateness.
+const TRUST: Duration = Duration::from_millis(1_500);
+/// Reaching a primary takes at least this long in health, whatever was measured.
+const HEALTHY_LEAST: Duration = Duration::from_millis(5);
+
+/// What happened. Give facts in the order in which they become known; those about the past carry its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// An address became known.
+    Known {
+        /// The address.
+        host: HostId,
+    },
+    /// What a host says of itself changed. (Repeat it freely.)
+    Says {
+        /// The host.
+        host: HostId,
+        /// What.
+        says: Says,
+    },
+    /// A byte came from a host, on any socket.
+    Heard {
+        /// The host.
+        host: HostId,
+        /// When.
+        when: Moment,
+    },
+    /// A call has waited for a byte for over 500 ms. (Repeat it freely.)
+    Blocked {
+        /// Its session.
+        member: u64,
+        /// Its number within the session.
+        call: u64,
+        /// Its host.
+        host: HostId,
+        /// When it was sent, or its session's last byte came.
+        since: Moment,
+    },
+    /// Such a call was answered.
+    Answered {
+        /// Its session.
+        member: u64,
+    },
+    /// A session ended under a call.
+    Lost {
+        /// The session.
+        member: u64,
+        /// Its host.
+        host: HostId,
+        /// When the call was sent, or the session's last byte came.
+        since: Moment,
+        /// Its own socket timed out: nothing came on it since then, whatever came on others.
+        timed_out: bool,
+    },
+    /// A caller gave a call up, by a deadline of its own.
+    GivenUp {
+        /// The session.
+        member: u64,
+        /// Its host.
+        host: HostId,
+        /// When the call was sent, or the session's last byte came.
+        since: Moment,
+    },
+    /// A caller got an error.
+    Failed {
+        /// Where, if anywhere.
+        host: Option<HostId>,
+        /// Whose fault.
+        origin: Origin,
+        /// It is an unknown outcome.
+        unknown: bool,
+    },
+    /// A request succeeded.
+    Done {
+        /// Where.
+        host: HostId,
+        /// It was a write, by its command tag.
+        write: bool,
+    },
+    /// A caller begins to wait for a session.
+    WaitBegan {
+        /// A number for it.
+        id: u64,
+    },
+    /// It has one, or waits no more.
+    WaitEnded {
+        /// Its number.
+        id: u64,
+    },
+    /// A caller's attempt at an address begins, or ends.
+    Attempt {
+        /// The address.
+        host: HostId,
+        /// It begins.
+        begins: bool,
+    },
+    /// The monitor looks for the primary, or looks no more.
+    Search {
+        /// It does.
+        running: bool,
+    },
+    /// Commits wait on that host for a synchronous standby, or wait no more.
+    SyncWait {
+        /// The host.
+        host: HostId,
+        /// They do.
+        waiting: bool,
+    },
+    /// How long a caller waits for a session in health.
+    Healthy {
+        /// The mean.
+        wait: Duration,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    since: Moment,
+    /// It began before writes succeeded again: whoever got through later was still held up by the outage.
+    late: bool,
+}
+
+/// An outage that is open, or may be one.
+#[derive(Clone, Debug)]
+struct Candidate {
+    /// It is one, whatever becomes known later.
+    confirmed: bool,
+    /// The first error, or the beginning of the wait that opened it.
+    first: Option<Moment>,
+    last_trouble: Moment,
+    /// The first success after the last trouble.
+    success: Option<(Moment, HostId)>,
+    /// The first success after the last error.
+    success_after_error: bool,
+    first_success: Option<Moment>,
+    initial: OutageCause,
+    lost: Option<HostId>,
+    failed: u64,
+    other_errors: u64,
+    unknown: u64,
+    /// What was judged already, because the log was full: until when, and how.
+    settled: Option<(Moment, Moment, Band, Carry)>,
+}
+
+/// Attributes outages. See the module's head.
+#[derive(Clone, Debug)]
+pub struct Attribution {
+    tracks: Tracks,
+    candidate: Option<Candidate>,
+    waits: BTreeMap<u64, Wait>,
+    /// Writes have been seen by their tags: only they end an outage.
+    writes_known: bool,
+    healthy: Duration,
+    /// The end of the outage before: no instant belongs to two.
+    floor: Moment,
+}
+
+impl Default for Attribution {
+    fn default() -> Self {
+        Self {
+            tracks: Tracks::default(),
+            candidate: None,
+            waits: BTreeMap::new(),
+            writes_known: false,
+            healthy: HEALTHY_LEAST,
+            floor: Moment::ZERO,
+        }
+    }
+}
+
+impl Attribution {
+    /// Whether successes are of interest now: an outage is open, or may be.
+    pub fn is_watching(&self) -> bool {
+        self.candidate.is_some()
+    }
+
+    /// Takes one fact.
+    pub fn fact(&mut self, fact: Fact, at: Moment) {
+        match fact {
+            Fact::Known { host } => {
+                self.tracks.host(host, at);
+            }
+            Fact::Says { host, says } => self.tracks.host(host, at).says(says, at),
+            Fact::Heard { host, when } => self.tracks.host(host, at).heard(when.min(at)),
+            Fact::Blocked { member, call, host, since } => self.blocked(member, call, host, since, at),
+            Fact::Answered { member } => self.end_calls(member, CallEnd::Answered, at),
+            Fact::Lost { member, host, since, timed_out } => {
+                self.call_ended(member, host, since, timed_out, CallEnd::Lost, at);
+                let c = self.trouble(at, OutageCause::DeadSocket);
+                c.confirmed = true;
+                c.lost.get_or_insert(host);
+            }
+            Fact::GivenUp { member, host, since } => {
+                self.call_ended(member, host, since, false, CallEnd::GivenUp, at);
+                // A slow call of a healthy host keeps nothing open.
+                if self.candidate.is_none() || self.tracks.host(host, at).now() != Says::Accepts {
+                    self.trouble(at, OutageCause::DeadSocket);
+                }
+            }
+            Fact::Failed { host, origin, unknown } => self.failed(host, origin, unknown, at),
+            Fact::Done { host, write } => self.done(host, write, at),
+            Fact::WaitBegan { id } => self.wait_began(id, at),
+            Fact::WaitEnded { id } => self.wait_ended(id, at),
+            Fact::Attempt { host, begins } => {
+                let h = self.tracks.host(host, at);
+                h.under_way = if begins { h.under_way + 1 } else { h.under_way.saturating_sub(1) };
+                let any = h.under_way > 0;
+                h.attempts.set(any, at);
+            }
+            Fact::Search { running } => self.tracks.search.set(running, at),
+            Fact::SyncWait { host, waiting } => self.sync_wait(host, waiting, at),
+            Fact::Healthy { wait } => self.healthy = wait.max(HEALTHY_LEAST),
+        }
+        if self.tracks.len() > LOG {
+            self.shorten(at);
+        }
+    }
+
+    /// Gives the outage that is over by now, if one is. To be called every 100 ms or so while [`Self::is_watching`], or
+    /// while callers wait; later does no harm.
+    pub fn timer(&mut self, now: Moment) -> Option<Outage> {
+        self.open_by_waiting(now);
+        let c = self.candidate.as_ref()?;
+        let open_calls = self.tracks.calls.iter().any(|c| c.end == CallEnd::Open);
+        let proved = self.tracks.calls.iter().any(|c| self.tracks.is_dead(c));
+        let confirmed = c.confirmed || proved;
+        let (trouble, success, settled) = (c.last_trouble, c.success, c.settled.is_some());
+        if !confirmed {
+            if !open_calls && now - trouble >= QUIET {
+                self.candidate = None;
+                self.tracks.calls.clear();
+            }
+            return None;
+        }
+        let held_up = self.waits.values().any(|w| w.late)
+            || self.tracks.hosts.values().any(|h| h.sync.is_on())
+            || self.tracks.calls.iter().any(|c| c.end == CallEnd::Open && self.tracks.is_dead(c));
+        let end = match success {
+            Some((at, _)) if now - at >= QUIET => at,
+            // A session was got, and nothing was ever asked of it.
+            None if now - trouble >= IDLE
+                && self.waits.is_empty()
+                && !open_calls
+                && self.tracks.accepting(now, now, TRUST).is_some() =>
+            {
+                trouble
+            }
+            _ => return None,
+        };
+        if held_up {
+            return None;
+        }
+        let outage = self.judge(end, false, now);
+        self.candidate = None;
+        self.tracks.calls.retain(|c| c.end == CallEnd::Open);
+        self.tracks.prune(end);
+        let outage = outage?;
+        self.floor = outage.until;
+        // One that did not last, and of which nobody got an error, was none.
+        (outage.failed > 0 || settled || !outage.whole().is_zero()).then_some(outage)
+    }
+
+    /// The outage that is open, as it looks now.
+    pub fn open(&self, now: Moment) -> Option<Outage> {
+        let c = self.candidate.as_ref()?;
+        let proved = c.confirmed || self.tracks.calls.iter().any(|c| self.tracks.is_dead(c));
+        // Writes succeed again: it may be over, and then it was over then.
+        let until = c.success.map_or(now, |(at, _)| at);
+        if proved { self.judge(until, true, now) } else { None }
+    }
+
+    fn blocked(&mut self, member: u64, number: u64, host: HostId, since: Moment, at: Moment) {
+        if self
+            .tracks
+            .calls
+            .iter()
+            .any(|c| c.member == member && c.number == number && c.end == CallEnd::Open)
+        {
+            return;
+        }
+        // Another call of that session waits: the one before was answered.
+        self.end_calls(member, CallEnd::Answered, since);
+        let from = since.max(self.tracks.host(host, at).heard);
+        if self.tracks.calls.len() >= CALLS {
+            return;
+        }
+        let call = Call { member, number, host, since, from, until: Moment::NEVER, end: CallEnd::Open };
+        self.tracks.calls.push(call);
+        self.candidate(since, OutageCause::DeadSocket);
+    }
+
+    fn end_calls(&mut self, member: u64, end: CallEnd, at: Moment) {
+        for c in self.tracks.calls.iter_mut().filter(|c| c.member == member && c.end == CallEnd::Open) {
+            (c.end, c.until) = (end, at.max(c.from));
+        }
+    }
+
+    /// A call ended without an answer. What came from its host on other sockets meanwhile speaks for the host until then,
+    /// but not for a socket that timed out.
+    fn call_ended(
+        &mut self,
+        member: u64,
+        host: HostId,
+        since: Moment,
+        timed_out: bool,
+        end: CallEnd,
+        at: Moment,
+    ) {
+        let heard = self.tracks.host(host, at).heard.min(at);
+        let known = self.tracks.calls.iter().any(|c| c.member == member && c.end == CallEnd::Open);
+        if !known && self.tracks.calls.len() < CALLS {
+            let call = Call { member, number: 0, host, since, from: since, until: at, end: CallEnd::Open };
+            self.tracks.calls.push(call);
+        }
+        for c in self.tracks.calls.iter_mut().filter(|c| c.member == member && c.end == CallEnd::Open) {
+            c.from = if timed_out { c.since } else { c.since.max(heard) }.min(at);
+            (c.end, c.until) = (end, at);
+        }
+    }
+
+    /// Something speaks against a host, and none takes writes.
+    fn nobody_accepts(&self, now: Moment) -> bool {
+        let doubt = self.tracks.search.is_on() || self.tracks.hosts.values().any(|h| h.now().takes_none());
+        doubt && self.tracks.accepting(now, now, TRUST).is_none()
+    }
+
+    fn failed(&mut self, host: Option<HostId>, origin: Origin, unknown: bool, at: Moment) {
+        let open = self.candidate.is_some();
+        let origin =
+            if origin == Origin::Own && !open && self.nobody_accepts(at) { Origin::Failover } else { origin };
+        match origin {
+            Origin::Failover => {
+                let c = self.trouble(at, OutageCause::NotWritableYet);
+                c.confirmed = true;
+                c.first = Some(c.first.map_or(at, |f| f.min(at)));
+                c.lost = c.lost.or(host);
+                c.failed += 1;
+            }
+            Origin::Own if open => {
+                self.trouble(at, OutageCause::OwnStorm).failed += 1;
+            }
+            Origin::Own | Origin::Application => {
+                if let Some(c) = &mut self.candidate {
+                    c.other_errors += 1;
+                }
+            }
+        }
+        if let Some(c) = &mut self.candidate {
+            c.unknown += u64::from(unknown);
+        }
+    }
+
+    fn done(&mut self, host: HostId, write: bool, at: Moment) {
+        self.tracks.host(host, at).heard(at);
+        self.writes_known |= write;
+        if !write && self.writes_known {
+            return;
+        }
+        let Some(c) = &mut self.candidate else { return };
+        c.first_success.get_or_insert(at);
+        if at >= c.last_trouble {
+            c.success.get_or_insert((at, host));
+            c.success_after_error = true;
+        }
+    }
+
+    fn wait_began(&mut self, id: u64, at: Moment) {
+        if self.waits.len() >= WAITS {
+            return;
+        }
+        let late = self.candidate.as_ref().is_some_and(|c| !c.success_after_error);
+        self.waits.insert(id, Wait { since: at, late });
+        self.tracks.waiting.set(true, at);
+    }
+
+    fn wait_ended(&mut self, id: u64, at: Moment) {
+        let Some(wait) = self.waits.remove(&id) else { return };
+        if self.waits.is_empty() {
+            self.tracks.waiting.set(false, at);
+        }
+        if let Some(c) = &mut self.candidate
+            && wait.late
+        {
+            // Somebody was still held up, though others got through before.
+            c.last_trouble = c.last_trouble.max(at);
+            c.success = None;
+        }
+    }
+
+    fn sync_wait(&mut self, host: HostId, waiting: bool, at: Moment) {
+        let open = self.tracks.calls.iter().filter(|c| c.host == host && c.end == CallEnd::Open);
+        // It is noticed once calls are blocked: they have waited since they were sent.
+        let since = open.map(|c| c.since).min().unwrap_or(at).min(at);
+        let h = self.tracks.host(host, at);
+        if !waiting {
+            h.sync.set(false, at);
+            return;
+        }
+        if !h.sync.is_on() {
+            h.sync.set(true, since);
+        }
+        let c = self.trouble(at, OutageCause::WaitingForStandby);
+        c.confirmed = true;
+        c.first = Some(c.first.map_or(since, |f| f.min(since)));
+    }
+
+    fn open_by_waiting(&mut self, now: Moment) {
+        // Without anything that speaks against a host, a slow connect is a slow connect.
+        if self.candidate.is_some() || !self.nobody_accepts(now) {
+            return;
+        }
+        let oldest = self.waits.values().map(|w| w.since).min();
+        if let Some(since) = oldest.filter(|s| now - *s >= BLOCKED) {
+            let c = self.candidate(since, OutageCause::NotWritableYet);
+            c.confirmed = true;
+            c.first = Some(since);
+        }
+    }
+
+    /// The present candidate, or a new one.
+    fn candidate(&mut self, at: Moment, initial: OutageCause) -> &mut Candidate {
+        if self.candidate.is_none() {
+            // Who waits already is held up by it.
+            self.waits.values_mut().for_each(|w| w.late = true);
+        }
+        self.candidate.get_or_insert(Candidate {
+            confirmed: false,
+            first: None,
+            last_trouble: at,
+            success: None,
+            success_after_error: false,
+            first_success: None,
+            initial,
+            lost: None,
+            failed: 0,
+            other_errors: 0,
+            unknown: 0,
+            settled: None,
+        })
+    }
+
+    fn trouble(&mut self, at: Moment, initial: OutageCause) -> &mut Candidate {
+        let c = self.candidate(at, initial);
+        c.last_trouble = c.last_trouble.max(at);
+        c.success = None;
+        c.success_after_error = false;
+        if !c.confirmed {
+            // What succeeded before was no return.
+            c.first_success = None;
+        }
+        c
+    }
+
+    /// When it began, as far as is known by now.
+    fn began(&self, c: &Candidate) -> Option<Moment> {
+        let dead = self.tracks.calls.iter().filter(|c| self.tracks.is_dead(c)).map(|c| c.from).min();
+        let first = dead.into_iter().chain(c.first).min()?;
+        Some(first.max(self.floor))
+    }
+
+    fn judge(&self, until: Moment, open: bool, now: Moment) -> Option<Outage> {
+        let c = self.candidate.as_ref()?;
+        let (began, from, mut band, mut carry) = match &c.settled {
+            Some((began, from, band, carry)) => (*began, *from, band.clone(), *carry),
+            None => {
+                let began = self.began(c)?;
+                (began, began, Band::default(), Carry { cause: c.initial, late: None })
+            }
+        };
+        let until = until.max(from);
+        let trust = if open { TRUST } else { Duration::ZERO };
+        let stretch = Stretch { from, until, now, trust, healthy: self.healthy, began };
+        charge::lay(&self.tracks, &stretch, &mut carry, &mut band);
+        band.shorten();
+        let back = c.success.map(|(_, host)| host);
+        let ready = back.and_then(|h| self.tracks.hosts.get(&h)?.accepting_since(until));
+        Some(Outage {
+            from: began,
+            until,
+            open,
+            parts: band.parts,
+            segments: band.segments,
+            lost: c.lost,
+            back,
+            ready: ready.filter(|r| *r > began),
+            first_success: c.first_success.filter(|s| *s >= began && *s <= until),
+            failed: c.failed,
+            other_errors: c.other_errors,
+            unknown: c.unknown,
+        })
+    }
+
+    /// The log is full. In quiet the past is forgotten; in an outage its first half is judged by what is known now.
+    fn shorten(&mut self, now: Moment) {
+        if self.candidate.as_ref().is_some_and(|c| c.confirmed) {
+            self.settle(now);
+        } else {
+            self.tracks.prune(Moment::ZERO + (now - (Moment::ZERO + MEMORY)));
+        }
+        if self.tracks.len() > 2 * LOG {
+            // Much within little time: better a short memory than a long list.
+            self.tracks.prune(now);
+        }
+    }
+
+    fn settle(&mut self, now: Moment) {
+        let Some(c) = &self.candidate else { return };
+        let (began, from, mut band, mut carry) = match &c.settled {
+            Some((began, from, band, carry)) => (*began, *from, band.clone(), *carry),
+            None => {
+                let Some(began) = self.began(c) else { return };
+                (began, began, Band::default(), Carry { cause: c.initial, late: None })
+            }
+        };
+        let half = from + (now - from) / 2;
+        // The end may turn out to lie before now: only what certainly belongs to it is judged.
+        let cut = c.success.map_or(half, |(at, _)| half.min(at)).max(from);
+        let stretch = Stretch { from, until: cut, now, trust: TRUST, healthy: self.healthy, began };
+        charge::lay(&self.tracks, &stretch, &mut carry, &mut band);
+        band.shorten();
+        self.tracks.prune(cut);
+        if let Some(c) = self.candidate.as_mut() {
+            c.settled = Some((began, cut, band, carry));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What is kept: counts, distributions, the last events and outages. All of it bounded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::hist::Hist;
+use super::{Calls, SessionsSeen};
+use crate::clock::Moment;
+use crate::decide::attribute::{Attribution, Outage};
+use crate::decide::topology::State;
+use crate::error::{Class, Code, SqlState, Stage};
+use crate::host::HostId;
+
+/// Outages kept.
+const OUTAGES: usize = 16;
+/// Events kept.
+const EVENTS: usize = 256;
+/// States kept of one host.
+const STATES: usize = 64;
+/// Kinds told apart in one count; what is more is counted together.
+const KINDS: usize = 256;
+
+/// Counts by kind, with an end: what comes after [`KINDS`] of them is counted as `rest`.
+#[derive(Debug)]
+pub(super) struct Tally<K> {
+    pub(super) counts: BTreeMap<K, u64>,
+    pub(super) rest: u64,
+}
+
+impl<K> Default for Tally<K> {
+    fn default() -> Self {
+        Self { counts: BTreeMap::new(), rest: 0 }
+    }
+}
+
+impl<K: Ord> Tally<K> {
+    pub(super) fn add(&mut self, kind: K) {
+        let full = self.counts.len() >= KINDS;
+        match self.counts.get_mut(&kind) {
+            Some(n) => *n += 1,
+            None if full => self.rest += 1,
+            None => drop(self.counts.insert(kind, 1)),
+        }
+    }
+}
+
+/// A bounded list that counts what it dropped.
+#[derive(Debug)]
+pub(super) struct Latest<T> {
+    pub(super) kept: VecDeque<T>,
+    pub(super) dropped: u64,
+    limit: usize,
+}
+
+impl<T> Latest<T> {
+    fn new(limit: usize) -> Self {
+        Self { kept: VecDeque::new(), dropped: 0, limit }
+    }
+
+    pub(super) fn push(&mut self, t: T) {
+        if self.kept.len() == self.limit {
+            self.kept.pop_front();
+            self.dropped += 1;
+        }
+        self.kept.push_back(t);
+    }
+}
+
+/// Who dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum By {
+    Caller,
+    Monitor,
+    Ahead,
+}
+
+impl By {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Monitor => "monitor",
+            Self::Ahead => "ahead",
+        }
+    }
+}
+
+/// Errors of one kind. The class is kept as its number, which sorts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ErrorKind {
+    pub(super) host: Option<String>,
+    pub(super) code: i32,
+    pub(super) class: u8,
+    pub(super) sqlstate: Option<SqlState>,
+}
+
+const CLASSES: [Class; 3] = [Class::Transient, Class::Permanent, Class::UnknownOutcome];
+
+impl ErrorKind {
+    pub(super) fn new(host: Option<String>, code: Code, class: Class, sqlstate: Option<SqlState>) -> Self {
+        let class = CLASSES.iter().position(|c| *c == class).and_then(|i| u8::try_from(i).ok());
+        Self { host, code: code.number(), class: class.unwrap_or(0), sqlstate }
+    }
+
+    pub(super) fn class(&self) -> Class {
+        CLASSES[usize::from(self.class)]
+    }
+
+    pub(super) fn code(&self) -> &'static str {
+        Code::TABLE.iter().find(|r| r.0.number() == self.code).map_or("Internal", |r| r.1)
+    }
+}
+
+/// An address.
+#[derive(Debug)]
+pub(super) struct HostBook {
+    /// For people: name and address.
+    pub(super) label: Arc<str>,
+    pub(super) states: Latest<(Moment, State)>,
+    /// The last count of its sessions, and when.
+    pub(super) sessions: Option<(Moment, SessionsSeen)>,
+    /// When the next count is due.
+    pub(super) count_due: Moment,
+    /// Count every second until then: a new primary.
+    pub(super) count_often_until: Moment,
+    /// It refused to count.
+    pub(super) no_count_before: Moment,
+}
+
+impl HostBook {
+    pub(super) fn new(label: Arc<str>, count_due: Moment) -> Self {
+        Self {
+            label,
+            states: Latest::new(STATES),
+            sessions: None,
+            count_due,
+            count_often_until: Moment::ZERO,
+            no_count_before: Moment::ZERO,
+        }
+    }
+}
+
+/// A call that waits for a byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockedCall {
+    pub(super) host: HostId,
+    pub(super) number: u64,
+    pub(super) since: Moment,
+}
+
+/// Everything.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) attribution: Attribution,
+    pub(super) outages: Latest<Outage>,
+    /// Of these, those that no event has told yet.
+    pub(super) untold: Vec<Outage>,
+    pub(super) ticked: Moment,
+    pub(super) hosts: BTreeMap<HostId, HostBook>,
+    pub(super) errors: Tally<ErrorKind>,
+    pub(super) dials: Tally<(HostId, By, &'static str)>,
+    pub(super) evictions: Tally<(HostId, String)>,
+    pub(super) acquire: Hist,
+    /// Sessions had while nothing was wrong.
+    pub(super) healthy: Hist,
+    pub(super) stages: BTreeMap<Stage, Hist>,
+    pub(super) events: Latest<(Moment, String, String)>,
+    pub(super) calls: Calls,
+    /// By session. As many as sessions at most.
+    pub(super) blocked: BTreeMap<u64, BlockedCall>,
+    pub(super) sheds: u64,
+    pub(super) timeouts: u64,
+    /// Of the acquisitions that took no time, how many were told to the metrics.
+    pub(super) told_at_once: u64,
+}
+
+impl Book {
+    pub(super) fn new() -> Self {
+        Self {
+            attribution: Attribution::default(),
+            outages: Latest::new(OUTAGES),
+            untold: Vec::new(),
+            ticked: Moment::ZERO,
+            hosts: BTreeMap::new(),
+            errors: Tally::default(),
+            dials: Tally::default(),
+            evictions: Tally::default(),
+            acquire: Hist::default(),
+            healthy: Hist::default(),
+            stages: BTreeMap::new(),
+            events: Latest::new(EVENTS),
+            calls: Calls::default(),
+            blocked: BTreeMap::new(),
+            sheds: 0,
+            timeouts: 0,
+            told_at_once: 0,
+        }
+    }
+
+    pub(super) fn label(&self, host: HostId) -> Arc<str> {
+        self.hosts.get(&host).map_or_else(|| format!("host {}", host.0).into(), |h| Arc::clone(&h.label))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_with_ever_new_errors_fills_no_memory() {
+        let mut t = Tally::default();
+        for n in 0..10_000 {
+            t.add(n % 5_000);
+        }
+        assert_eq!(t.counts.len(), KINDS);
+        assert_eq!(t.counts.values().sum::<u64>() + t.rest, 10_000);
+        let mut l = Latest::new(3);
+        (0..10).for_each(|n| l.push(n));
+        assert_eq!((l.kept.iter().copied().collect::<Vec<_>>(), l.dropped), (vec![7, 8, 9], 7));
+    }
+}

@@ -1,0 +1,533 @@
+//! What the rest of the library tells: each method is called once for what its name says.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
+use super::{SessionsSeen, export};
+use crate::clock::{self, Moment};
+use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
+use crate::decide::topology::{ConnectKind, Input, State, TopologyEvent};
+use crate::error::{Error, Stage};
+use crate::event::{Event, EventKind};
+use crate::failure::{Failed, Failure};
+use crate::host::{Address, HostId};
+use crate::lock;
+use crate::open::Progress;
+use crate::session::member::{EndCause, Member};
+use crate::tap::Done;
+
+/// Between two looks at whether an outage is over.
+const TICK: Duration = Duration::from_millis(100);
+/// Outages that wait to be told as events.
+const UNTOLD: usize = 15;
+/// Between two counts of a host's sessions in quiet.
+const COUNT: Duration = Duration::from_secs(10);
+/// The same for a new primary's first [`COUNT`]: that is when a fleet reconnects.
+const COUNT_OFTEN: Duration = Duration::from_secs(1);
+/// The same for one that refused.
+const REFUSED: Duration = Duration::from_secs(600);
+/// The same while calls are blocked there: are they commits that wait for a standby?
+const COUNT_BLOCKED: Duration = Duration::from_millis(500);
+
+/// Records what a connector does and meets.
+pub(crate) struct Recorder {
+    pub(super) born: Moment,
+    /// An outage is open, or may be: each success is of interest.
+    armed: Arc<AtomicBool>,
+    /// Acquisitions that took no time.
+    pub(super) at_once: AtomicU64,
+    next_wait: AtomicU64,
+    book: Mutex<Book>,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            born: clock::now(),
+            armed: Arc::default(),
+            at_once: AtomicU64::new(0),
+            next_wait: AtomicU64::new(0),
+            book: Mutex::new(Book::new()),
+        })
+    }
+
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+        lock(&self.book)
+    }
+
+    fn take(&self, book: &mut Book, fact: Fact, now: Moment) {
+        book.attribution.fact(fact, now);
+        self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
+    }
+
+    // What the topology is told, and says.
+
+    /// An input of the topology.
+    pub(crate) fn input(&self, input: &Input, names: &[Arc<str>], now: Moment) {
+        let fact = match input {
+            Input::AddressKnown { host, spec, address } => {
+                let mut book = self.book();
+                if !book.hosts.contains_key(host) {
+                    let label = label(names.get(*spec), address);
+                    book.hosts.insert(*host, HostBook::new(label, now + COUNT));
+                    self.take(&mut book, Fact::Known { host: *host }, now);
+                }
+                return;
+            }
+            Input::ByteSeen { host, at } => Fact::Heard { host: *host, when: *at },
+            Input::ProbeAnswered { host, .. } | Input::SessionOpened { host, .. } => {
+                Fact::Heard { host: *host, when: now }
+            }
+            Input::ProbeConnected { host, rtt, .. } => {
+                self.dialled(*host, By::Monitor, "connected", *rtt);
+                Fact::Heard { host: *host, when: now }
+            }
+            Input::ProbeConnectFailed { host, kind } => {
+                return self.dialled(*host, By::Monitor, kind_name(*kind), Duration::ZERO);
+            }
+            Input::CallBlocked { host, member, call, since } => {
+                let mut book = self.book();
+                let blocked = BlockedCall { host: *host, number: *call, since: *since };
+                book.blocked.insert(member.0, blocked);
+                let fact = Fact::Blocked { member: member.0, call: *call, host: *host, since: *since };
+                return self.take(&mut book, fact, now);
+            }
+            _ => return,
+        };
+        self.take(&mut self.book(), fact, now);
+    }
+
+    /// The monitor looks for the primary, or no more.
+    pub(crate) fn search(&self, running: bool, now: Moment) {
+        self.take(&mut self.book(), Fact::Search { running }, now);
+    }
+
+    /// Something observable.
+    pub(crate) fn event(&self, event: &Event) {
+        let mut book = self.book();
+        let now = event.at;
+        match &event.kind {
+            EventKind::Topology(TopologyEvent::StateChanged { host, from, to, .. }) => {
+                if let Some(h) = book.hosts.get_mut(host) {
+                    h.states.push((now, *to));
+                }
+                if let Some(says) = says(*from, *to) {
+                    self.take(&mut book, Fact::Says { host: *host, says }, now);
+                }
+            }
+            EventKind::Topology(TopologyEvent::NewPrimary { host, .. }) => {
+                if let Some(h) = book.hosts.get_mut(host) {
+                    h.count_often_until = now + COUNT;
+                    h.count_due = now + COUNT_OFTEN;
+                }
+            }
+            _ => {}
+        }
+        book.events.push((now, event.name().to_owned(), event.text()));
+    }
+
+    // Sessions and their calls.
+
+    /// A request succeeded. Only told while [`Self::is_armed`].
+    fn done(&self, host: HostId, write: bool, now: Moment) {
+        let mut book = self.book();
+        self.take(&mut book, Fact::Done { host, write }, now);
+        // Where no monitor's task keeps time, successes do.
+        let line = if now - book.ticked >= TICK { self.tick(&mut book, now) } else { None };
+        drop(book);
+        say(line);
+    }
+
+    /// What a session did since it was asked last.
+    pub(crate) fn drained(&self, host: HostId, done: &Done, now: Moment) {
+        if done.is_empty() {
+            return;
+        }
+        let mut book = self.book();
+        book.calls.writes += done.writes;
+        book.calls.others += done.others;
+        if done.writes > 0 && !book.attribution.is_watching() {
+            // That this service writes must be known before its writes are waited for.
+            self.take(&mut book, Fact::Done { host, write: true }, now);
+        }
+        let label = book.label(host);
+        let work = book.stages.entry(Stage::Work).or_default();
+        for (took, count) in done.times() {
+            work.record_many(took, count);
+            export::operations(&label, took, usize::try_from(count).unwrap_or(0));
+        }
+    }
+
+    /// The sessions with a call that was told to be blocked.
+    pub(crate) fn blocked(&self) -> Vec<(u64, u64, Moment)> {
+        self.book().blocked.iter().map(|(m, c)| (*m, c.number, c.since)).collect()
+    }
+
+    /// Such a call was answered, or its session has nothing out any more.
+    pub(crate) fn answered(&self, member: u64, now: Moment) {
+        let mut book = self.book();
+        if let Some(call) = book.blocked.remove(&member) {
+            blocked_for(&mut book, now - call.since);
+            self.take(&mut book, Fact::Answered { member }, now);
+        }
+    }
+
+    /// A session's driver has ended. `heard`: the last byte from its host on any socket.
+    pub(crate) fn ended(&self, m: &Member, heard: Moment) {
+        let Some(end) = m.ended() else { return };
+        let (at, host, member) = (end.at, m.host, m.id);
+        let mut book = self.book();
+        let blocked = book.blocked.remove(&member);
+        let since = m.tap.waiting().map_or_else(|| m.tap.last_out(), |w| w.since);
+        let since = blocked.map_or(since, |b| b.since).min(at);
+        if blocked.is_some() {
+            blocked_for(&mut book, at - since);
+        }
+        let busy = m.tap.busy();
+        self.take(&mut book, Fact::Heard { host, when: heard.min(at) }, at);
+        let fact = match &end.cause {
+            EndCause::Verdict { .. } if busy => Some(Fact::Lost { member, host, since, timed_out: false }),
+            EndCause::Lost { timed_out, .. } if busy => {
+                Some(Fact::Lost { member, host, since, timed_out: *timed_out })
+            }
+            EndCause::Server { sqlstate, .. } if busy && of_failover(*sqlstate) => {
+                Some(Fact::Lost { member, host, since, timed_out: false })
+            }
+            EndCause::CallTimedOut => Some(Fact::GivenUp { member, host, since }),
+            _ if blocked.is_some() => Some(Fact::Answered { member }),
+            _ => None,
+        };
+        if let Some(fact) = fact {
+            self.take(&mut book, fact, at);
+        }
+        if let Some(cause) = eviction(&end.cause) {
+            export::evicted(&book.label(host), &cause);
+            book.evictions.add((host, cause));
+        }
+    }
+
+    /// A caller gets an error. Once for each.
+    pub(crate) fn failed(&self, e: &Error, host: Option<HostId>) {
+        let now = clock::now();
+        let mut book = self.book();
+        let label = host.map(|h| book.label(h).to_string()).or_else(|| e.host().map(str::to_owned));
+        book.errors.add(ErrorKind::new(label, e.code(), e.class(), e.sqlstate()));
+        let origin = Origin::of(e.code(), e.class(), e.sqlstate());
+        let unknown = e.class() == crate::error::Class::UnknownOutcome;
+        self.take(&mut book, Fact::Failed { host, origin, unknown }, now);
+        export::error(e);
+    }
+
+    // Ways to a session.
+
+    /// A caller begins to wait for a session. Not to be called where one is had at once.
+    pub(crate) fn wait(self: &Arc<Self>) -> Waiting {
+        let id = self.next_wait.fetch_add(1, Ordering::Relaxed);
+        let since = clock::now();
+        self.take(&mut self.book(), Fact::WaitBegan { id }, since);
+        Waiting { recorder: Arc::clone(self), id, since }
+    }
+
+    /// A caller has a session after waiting for it: from a pool, or from a connect.
+    pub(crate) fn acquired(&self, wait: Duration) {
+        let mut book = self.book();
+        book.acquire.record(wait);
+        if !book.attribution.is_watching() {
+            book.healthy.record(wait);
+            if let Some(mean) = book.healthy.mean() {
+                self.take(&mut book, Fact::Healthy { wait: mean }, clock::now());
+            }
+        }
+        export::acquired(wait, 1);
+    }
+
+    /// A caller has a session without waiting.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
+    pub(crate) fn acquired_at_once(&self) {
+        self.at_once.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A caller who waited for a session gets an error instead.
+    pub(crate) fn acquire_failed(&self, e: &Error) {
+        if e.code() == crate::error::Code::DeadlinePassed {
+            self.book().timeouts += 1;
+            export::timeout();
+        }
+        self.failed(e, None);
+    }
+
+    /// A caller was refused at once. [`Self::acquire_failed`] is told too.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
+    pub(crate) fn shed(&self) {
+        self.book().sheds += 1;
+        export::shed();
+    }
+
+    /// A session was lent for that long.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
+    pub(crate) fn used(&self, time: Duration) {
+        export::used(time);
+    }
+
+    /// A pool's sessions and waiters now.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
+    pub(crate) fn pool(&self, name: &str, idle: u32, used: u32, waiting: u32) {
+        export::pool(name, idle, used, waiting);
+    }
+
+    /// A stage of somebody's way to a session lasted that long.
+    pub(crate) fn stage(&self, stage: Stage, took: Duration) {
+        self.book().stages.entry(stage).or_default().record(took);
+        export::stage(stage, took);
+    }
+
+    /// A caller's attempt at an address begins.
+    pub(crate) fn attempt(self: &Arc<Self>, host: HostId, by: By) -> Attempt {
+        if by == By::Caller {
+            self.take(&mut self.book(), Fact::Attempt { host, begins: true }, clock::now());
+        }
+        Attempt { recorder: Arc::clone(self), host, by, over: false }
+    }
+
+    fn dialled(&self, host: HostId, by: By, result: &'static str, took: Duration) {
+        let mut book = self.book();
+        book.dials.add((host, by, result));
+        export::dialled(&book.label(host), by, result, took);
+    }
+
+    // The database's own view.
+
+    /// Whether a host's sessions should be counted now. The next count is due later then.
+    pub(crate) fn count_due(&self, host: HostId, now: Moment) -> bool {
+        let mut book = self.book();
+        let blocked = book.blocked.values().any(|b| b.host == host);
+        let Some(h) = book.hosts.get_mut(&host) else { return false };
+        let last = h.sessions.map_or(Moment::ZERO, |(at, _)| at);
+        if now < h.no_count_before || now < h.count_due && !(blocked && now - last >= COUNT_BLOCKED) {
+            return false;
+        }
+        let gap = if now < h.count_often_until { COUNT_OFTEN } else { COUNT };
+        h.count_due = now + if blocked { COUNT_BLOCKED } else { gap };
+        true
+    }
+
+    /// A host refuses to count its sessions: asking again soon would only fill its log.
+    pub(crate) fn count_refused(&self, host: HostId, now: Moment) {
+        if let Some(h) = self.book().hosts.get_mut(&host) {
+            h.no_count_before = now + REFUSED;
+        }
+    }
+
+    /// A host's sessions were counted.
+    pub(crate) fn counted(&self, host: HostId, seen: SessionsSeen, now: Moment) {
+        let mut book = self.book();
+        let Some(h) = book.hosts.get_mut(&host) else { return };
+        let before = h.sessions.replace((now, seen));
+        let waited = before.is_some_and(|(_, s)| s.waiting_for_standby > 0);
+        let waiting = seen.waiting_for_standby > 0;
+        export::sessions(&book.label(host), seen.application, seen.monitors);
+        // Commits that wait no longer than a network's round trip are no sign of anything.
+        let blocked = book.blocked.values().any(|b| b.host == host);
+        if waiting && blocked || waited && !waiting {
+            self.take(&mut book, Fact::SyncWait { host, waiting }, now);
+        }
+    }
+
+    // Time.
+
+    /// The passing of time: gives the outages that are over, once.
+    pub(crate) fn timer(&self, now: Moment) -> Vec<Outage> {
+        let at_once = self.at_once.load(Ordering::Relaxed);
+        let mut book = self.book();
+        let fresh = at_once - book.told_at_once;
+        if fresh > 0 {
+            book.told_at_once = at_once;
+            export::acquired(Duration::ZERO, usize::try_from(fresh).unwrap_or(0));
+        }
+        let line = self.tick(&mut book, now);
+        let untold = std::mem::take(&mut book.untold);
+        drop(book);
+        say(line);
+        untold
+    }
+
+    /// Gives the line to be said of an outage that is over, once the lock is free.
+    fn tick(&self, book: &mut Book, now: Moment) -> Option<String> {
+        book.ticked = now;
+        let outage = book.attribution.timer(now);
+        self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
+        let outage = outage?;
+        export::outage(&outage);
+        let line = super::text::outage_line(&outage, &|h| book.label(h).to_string());
+        book.outages.push(outage.clone());
+        // Without a monitor's task only a report asks for them.
+        book.untold.truncate(UNTOLD);
+        book.untold.push(outage);
+        Some(line)
+    }
+}
+
+fn say(outage: Option<String>) {
+    if let Some(line) = outage {
+        tracing::info!(target: "pgfollow", "{line}");
+    }
+}
+
+fn blocked_for(book: &mut Book, d: Duration) {
+    book.stages.entry(Stage::Blocked).or_default().record(d);
+    export::stage(Stage::Blocked, d);
+}
+
+/// As [`crate::host::Candidate`] shows itself.
+fn label(name: Option<&Arc<str>>, address: &Address) -> Arc<str> {
+    match (name, address) {
+        (Some(name), Address::Tcp(a)) if **name != *a.ip().to_string() => format!("{name} ({a})").into(),
+        _ => address.to_string().into(),
+    }
+}
+
+/// What a state says about writes; `None` where it says nothing new.
+fn says(from: State, to: State) -> Option<Says> {
+    Some(match to {
+        State::Unknown => Says::Unknown,
+        State::Primary => Says::Accepts,
+        // Its slots are taken; it takes writes as before.
+        State::Full if from == State::Primary => return None,
+        State::PrimaryReadOnly | State::Standby | State::NotReady | State::Full | State::Denied => {
+            Says::Refuses
+        }
+        State::StalePrimary | State::Conflict | State::Foreign => Says::Superseded,
+        // One answer may be late.
+        State::Suspect(0 | 1) => return None,
+        State::Suspect(_) => Says::Silent,
+        State::Down => Says::Gone,
+    })
+}
+
+fn kind_name(kind: ConnectKind) -> &'static str {
+    match kind {
+        ConnectKind::Refused => "refused",
+        ConnectKind::Unreachable => "unreachable",
+        ConnectKind::TimedOut => "timed_out",
+        ConnectKind::Lost => "lost",
+        ConnectKind::NotReady => "not_ready",
+        ConnectKind::Full => "full",
+        ConnectKind::BadPassword => "bad_password",
+        ConnectKind::NotAuthorized => "not_authorized",
+        ConnectKind::NoDatabase => "no_database",
+        ConnectKind::Forbidden => "forbidden",
+        ConnectKind::TlsIdentity => "tls_identity",
+        ConnectKind::Tls => "tls",
+        ConnectKind::Other => "other",
+    }
+}
+
+/// Why a session ended, if not by its owner's wish.
+fn eviction(cause: &EndCause) -> Option<String> {
+    Some(match cause {
+        EndCause::Verdict { code, .. } if *code == crate::error::Code::Superseded => "superseded".to_owned(),
+        EndCause::Verdict { .. } => "host_gone".to_owned(),
+        EndCause::Server { sqlstate, .. } => format!("server {sqlstate}"),
+        EndCause::Lost { timed_out: true, .. } => "timed_out".to_owned(),
+        EndCause::Lost { reset: true, .. } => "reset".to_owned(),
+        EndCause::Lost { .. } => "end_of_file".to_owned(),
+        EndCause::CallTimedOut => "call_timed_out".to_owned(),
+        EndCause::Closed => return None,
+    })
+}
+
+/// A caller that waits for a session, until this is dropped.
+pub(crate) struct Waiting {
+    recorder: Arc<Recorder>,
+    id: u64,
+    since: Moment,
+}
+
+impl Waiting {
+    /// How long it has waited.
+    pub(crate) fn so_far(&self) -> Duration {
+        clock::now() - self.since
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let r = &self.recorder;
+        r.take(&mut r.book(), Fact::WaitEnded { id: self.id }, clock::now());
+    }
+}
+
+/// An attempt at an address, until it is over or dropped.
+pub(crate) struct Attempt {
+    recorder: Arc<Recorder>,
+    host: HostId,
+    by: By,
+    over: bool,
+}
+
+impl Attempt {
+    /// It is over: how, and how long each stage lasted.
+    pub(crate) fn over<T>(mut self, result: &Result<T, Failed>, progress: &Progress) {
+        self.over = true;
+        let name = match result {
+            Ok(_) => "connected",
+            Err(failed) => match (&failed.failure, ConnectKind::of(failed)) {
+                (_, Some(kind)) => kind_name(kind),
+                (Failure::WrongRole { .. }, _) => "wrong_role",
+                (Failure::RoleUnknown(_), _) => "role_unknown",
+                _ => "not_tried",
+            },
+        };
+        let mut whole = Duration::ZERO;
+        for (stage, took) in progress.stages(clock::now()) {
+            self.recorder.stage(stage, took);
+            if stage != Stage::Pace {
+                whole += took;
+            }
+        }
+        self.recorder.dialled(self.host, self.by, name, whole);
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.over {
+            self.recorder.dialled(self.host, self.by, "abandoned", Duration::ZERO);
+        }
+        if self.by == By::Caller {
+            let r = &self.recorder;
+            r.take(&mut r.book(), Fact::Attempt { host: self.host, begins: false }, clock::now());
+        }
+    }
+}
+
+/// What a session's tap holds to tell of successes, while they are of interest.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    armed: Arc<AtomicBool>,
+    recorder: Weak<Recorder>,
+    host: HostId,
+}
+
+impl Ear {
+    pub(crate) fn new(recorder: &Arc<Recorder>, host: HostId) -> Self {
+        Self { armed: Arc::clone(&recorder.armed), recorder: Arc::downgrade(recorder), host }
+    }
+
+    /// A request succeeded. Costs a load while nothing is wrong.
+    pub(crate) fn done(&self, write: bool, now: Moment) {
+        if self.armed.load(Ordering::Relaxed)
+            && let Some(r) = self.recorder.upgrade()
+        {
+            r.done(self.host, write, now);
+        }
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! The recorder without servers: what is told is found again in the report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{By, Report};
+use crate::clock;
+use crate::config::Config;
+use crate::decide::topology::{Input, TermRow};
+use crate::dial::TcpDial;
+use crate::error::{Class, Code, Error, SqlState, Stage};
+use crate::failure::{Failed, Failure};
+use crate::host::{Address, Candidate, HostId};
+use crate::lookup::LookUp;
+use crate::monitor::Monitor;
+use crate::net::{Answer, BoxFuture, Family, Resolve, ResolveError};
+use crate::open::{Opener, Progress};
+
+struct Nobody;
+
+impl Resolve for Nobody {
+    fn resolve<'a>(&'a self, _: &'a str, _: Family) -> BoxFuture<'a, Result<Answer, ResolveError>> {
+        Box::pin(async { Err(ResolveError::NoSuchName) })
+    }
+}
+
+/// A monitor that watches nothing and knows two addresses.
+fn monitor() -> Arc<Monitor> {
+    let config = Arc::new(Config::parse("host=a,b user=u dbname=d monitor=off").expect("a configuration"));
+    let opener = Arc::new(Opener::new(Arc::clone(&config), Arc::new(TcpDial)).expect("an opener"));
+    let look_up = Arc::new(LookUp::new(&config, Arc::new(Nobody), 1));
+    let monitor = Monitor::new(config, opener, look_up, 1);
+    for (spec, name) in ["a", "b"].into_iter().enumerate() {
+        let last = u8::try_from(spec).expect("few") + 1;
+        let address = Address::Tcp(([10, 0, 0, last], 5432).into());
+        monitor.known(&Candidate { spec, name: name.into(), address });
+    }
+    monitor
+}
+
+fn report(monitor: &Monitor) -> Report {
+    Report::compose(monitor, Vec::new())
+}
+
+async fn pass(ms: u64) {
+    clock::sleep_until(clock::now() + Duration::from_millis(ms)).await;
+}
+
+fn row(timeline: u32, in_recovery: bool) -> TermRow {
+    TermRow { in_recovery, timeline: (!in_recovery).then_some(timeline), ..TermRow::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
+    let m = monitor();
+    let (a, b) = (HostId(0), HostId(1));
+    let rtt = Duration::from_millis(1);
+    m.feed(Input::ProbeConnected { host: a, row: row(1, false), rtt });
+    m.feed(Input::ProbeConnected { host: b, row: row(1, true), rtt });
+    pass(1_000).await;
+    let error =
+        Error::new(Code::ConnectionLost, Class::UnknownOutcome, "gone").on_host("a (10.0.0.1:5432)".into());
+    m.feed(Input::ProbeFailed { host: a, cause: crate::decide::topology::EndCause::Reset });
+    m.feed(Input::ProbeConnectFailed { host: a, kind: crate::decide::topology::ConnectKind::Refused });
+    m.recorder.failed(&error, Some(a));
+    let waiting = m.recorder.wait();
+    pass(2_000).await;
+    m.feed(Input::ProbeAnswered { host: b, row: row(2, false), rtt });
+    m.recorder.acquired(waiting.so_far());
+    drop(waiting);
+    super::Ear::new(&m.recorder, b).done(true, clock::now());
+    let open = report(&m);
+    assert!(open.outages[0].open && open.verdict.contains("going on"), "{}", open.verdict);
+    pass(3_500).await;
+    let r = report(&m);
+    let o = &r.outages[0];
+    assert_eq!((r.outages.len(), o.open, o.whole_ms, o.unknown), (1, false, 2_000.0, 1));
+    assert!((o.causes_ms.values().sum::<f64>() - o.whole_ms).abs() < 1e-6);
+    assert_eq!(o.causes_ms["not_writable_yet"], 2_000.0);
+    assert_eq!(o.lost_host.as_deref(), Some("a (10.0.0.1:5432)"));
+    assert_eq!(o.back_host.as_deref(), Some("b (10.0.0.2:5432)"));
+    assert_eq!((o.fault_to_ready_ms, o.fault_to_first_success_ms), (Some(2_000.0), Some(2_000.0)));
+    assert_eq!(r.causes_ms()["not_writable_yet"], 2_000.0);
+    assert!(
+        r.events.iter().any(|e| e.text.contains("b (10.0.0.2:5432) is primary on timeline 2")),
+        "{:#?}",
+        r.events
+    );
+    assert!(r.verdict.contains("1 outcome is unknown"), "{}", r.verdict);
+    assert!(r.to_text().contains("not_writable_yet"), "{}", r.to_text());
+    let again: Report = serde_json::from_str(&serde_json::to_string(&r).expect("JSON")).expect("a report");
+    assert_eq!(again, r);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_is_counted_is_counted_once_and_under_its_name() {
+    let m = monitor();
+    let r = &m.recorder;
+    r.acquired_at_once();
+    r.acquired(Duration::from_millis(20));
+    r.used(Duration::from_millis(5));
+    r.pool("p", 1, 2, 3);
+    r.shed();
+    r.acquire_failed(&Error::new(Code::DeadlinePassed, Class::Transient, "late").at_stage(Stage::Queue));
+    let violation = Error::new(Code::Server, Class::Permanent, "twice");
+    let violation = violation.with_sqlstate(SqlState::new("23505").expect("a state"));
+    r.failed(&violation, Some(HostId(0)));
+    r.failed(&violation, Some(HostId(0)));
+    let refused = Failure::Dial { os: Some(libc::ECONNREFUSED), message: String::new() };
+    r.attempt(HostId(0), By::Caller).over::<()>(&Err(Failed::new(Stage::Dial, refused)), &Progress::new());
+    drop(r.attempt(HostId(1), By::Ahead));
+    let got = report(&m);
+    assert_eq!(got.acquire.map(|q| (q.count, q.p50_ms)), Some((2, 0.0)));
+    assert_eq!((got.sheds, got.timeouts, got.outages.len()), (1, 1, 0));
+    let errors: Vec<_> =
+        got.errors.iter().map(|e| (e.code.as_str(), e.sqlstate.as_deref(), e.count)).collect();
+    assert_eq!(errors, [("Server", Some("23505"), 2), ("DeadlinePassed", None, 1)]);
+    assert_eq!(got.errors[0].host.as_deref(), Some("a (10.0.0.1:5432)"));
+    let dials: Vec<_> = got.dials.iter().map(|d| (d.by.as_str(), d.result.as_str(), d.count)).collect();
+    assert_eq!(dials, [("caller", "refused", 1), ("ahead", "abandoned", 1)]);
+    assert_eq!(got.verdict, "No outage in 0.0 ms.");
+}
+
+/// The published form and the real one: every key of each is a key of the other.
+#[tokio::test(start_paused = true)]
+async fn the_published_schema_is_not_stale() {
+    let path = format!("{}/../docs/report.schema.json", env!("CARGO_MANIFEST_DIR"));
+    let schema: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).expect("the schema")).expect("JSON");
+    let example = format!("{}/../docs/report.example.json", env!("CARGO_MANIFEST_DIR"));
+    let example = std::fs::read_to_string(&example).expect("the example");
+    let value: serde_json::Value = serde_json::from_str(&example).expect("JSON");
+    let read: Report = serde_json::from_str(&example).expect("the example is a report");
+    assert_eq!(serde_json::to_value(&read).expect("JSON"), value, "the example has keys that no report has");
+    for now in [value, serde_json::to_value(report(&monitor())).expect("JSON")] {
+        fits(&now, &schema, &schema, "report");
+    }
+}
+
+/// As much of JSON Schema as the file uses.
+fn fits(v: &serde_json::Value, s: &serde_json::Value, root: &serde_json::Value, at: &str) {
+    use serde_json::Value;
+    if let Some(name) = s["$ref"].as_str() {
+        let target =
+            root.pointer(name.trim_start_matches('#')).unwrap_or_else(|| panic!("{name} is nowhere"));
+        return fits(v, target, root, at);
+    }
+    if let Some(any) = s["anyOf"].as_array() {
+        let chosen = any.iter().find(|c| (c["type"] == "null") == v.is_null());
+        return fits(v, chosen.unwrap_or_else(|| panic!("{at}: no form fits")), root, at);
+    }
+    let kinds: Vec<_> = match &s["type"] {
+        Value::Array(a) => a.iter().filter_map(Value::as_str).collect(),
+        one => one.as_str().into_iter().collect(),
+    };
+    let kind = match v {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::Number(n) if !n.is_f64() && kinds.contains(&"integer") => "integer",
+        Value::Number(_) => "number",
+    };
+    assert!(kinds.contains(&kind), "{at} is a {kind}, the schema says {kinds:?}");
+    if let Some(allowed) = s["enum"].as_array().filter(|_| !v.is_null()) {
+        assert!(allowed.contains(v), "{at}: {v} is none of {allowed:?}");
+    }
+    if let Value::Array(items) = v {
+        items.iter().for_each(|i| fits(i, &s["items"], root, at));
+    }
+    let (Value::Object(map), Some(known)) = (v, s["properties"].as_object()) else {
+        if let (Value::Object(map), more @ Value::Object(_)) = (v, &s["additionalProperties"]) {
+            map.values().for_each(|i| fits(i, more, root, at));
+        }
+        return;
+    };
+    let required: Vec<_> = s["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for key in &required {
+        assert!(map.contains_key(*key), "{at} lacks {key}");
+    }
+    assert_eq!(required.len(), known.len(), "{at}: every key is always there");
+    for (key, value) in map {
+        let s = known.get(key).unwrap_or_else(|| panic!("{at}.{key} isn't in docs/report.schema.json"));
+        assert!(s["description"].is_string() || s["$ref"].is_string(), "{at}.{key} isn't explained");
+        fits(value, s, root, &format!("{at}.{key}"));
+    }
+}
