@@ -31,7 +31,20 @@ async fn waits_for(scene: &Scene, pid: i32) -> Option<String> {
     session.query_opt(sql, &[&pid]).await.expect("an answer")?.get(0)
 }
 
-async fn slow_commit(scene: &Scene) {
+/// As soon as a backend waits for a standby, other than this one, its wait is cancelled.
+async fn break_off_the_wait(scene: &Scene, spared: Option<i32>) {
+    let session = scene.cluster.node(0).session().await.expect("a session of the lab");
+    let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity \
+               WHERE wait_event = 'SyncRep' AND pid IS DISTINCT FROM $1";
+    super::wait_for_async("the wait for the standby", PATIENCE, || async {
+        let row = session.query_one(sql, &[&spared]).await.map_err(|e| e.to_string())?;
+        if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
+    })
+    .await
+    .expect("it waits");
+}
+
+pub(crate) async fn slow_commit(scene: &Scene) {
     let session = scene.connector.connect_within(PATIENCE).await.expect("a session");
     session.batch_execute(SLOW_COMMIT).await.expect("a trigger");
 }
@@ -64,10 +77,11 @@ async fn a_commit_that_waits_for_a_standby_stays_unknown_and_its_wait_is_not_bro
             "table {token_table}"
         );
         if token_table {
-            // Nobody has that token; the check's own commit waits.
-            let answer =
-                scene.connector.check_outcome(&lost, Duration::from_secs(5)).await.expect("an answer");
-            assert_eq!(answer, Outcome::Unknown(Unsettled::WaitingForStandby));
+            // Nobody has that token. The check's own commit waits; somebody breaks that wait off, and its fence is then
+            // known to this host alone.
+            let check = scene.connector.check_outcome(&lost, Duration::from_secs(8));
+            let (answer, ()) = tokio::join!(check, break_off_the_wait(&scene, Some(backend_in(&token))));
+            assert_eq!(answer.expect("an answer"), Outcome::Unknown(Unsettled::WaitingForStandby));
         }
         scene.cluster.node(1).start().await.expect("the standby starts");
         let answer = scene.connector.check_outcome(&token, PATIENCE).await.expect("an answer");
@@ -87,18 +101,7 @@ async fn a_commit_whose_wait_for_a_standby_is_broken_off_is_not_called_committed
         scene.cluster.node(1).stop(StopMode::Fast).await.expect("the standby stops");
         let options = brief();
         let write = scene.write_once(1, &options);
-        let break_off = async {
-            let session = scene.cluster.node(0).session().await.expect("a session of the lab");
-            let sql =
-                "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-            super::wait_for_async("the wait for the standby", PATIENCE, || async {
-                let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
-                if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
-            })
-            .await
-            .expect("it waits");
-        };
-        let (result, ()) = tokio::join!(write, break_off);
+        let (result, ()) = tokio::join!(write, break_off_the_wait(&scene, None));
         let error = result.expect_err("nobody confirmed it");
         assert_eq!(
             (error.class(), error.code()),
