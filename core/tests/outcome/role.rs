@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgfollow::retry::{self, RunOptions, Sessions};
-use pgfollow::{Class, Code, Connector, Deadline, Error, Session};
+use pgfollow::{Class, Code, Connector, Deadline, EndCause, Error, Session};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::PATIENCE;
@@ -35,7 +35,8 @@ async fn a_session_whose_commit_is_in_question_comes_back_ended() {
     let error = result.expect_err("cancelled");
     assert_eq!(error.class(), Class::Transient, "{error}");
     assert!(error.to_string().contains("not committed"), "{error}");
-    assert!(!source.session.lock().await.is_usable(), "it would be lent again");
+    // By us, before the check, and not by the check's end of its backend.
+    assert_eq!(source.session.lock().await.ended(), Some(EndCause::Closed), "it would be lent again");
 }
 
 /// A source that lends one session again and again.
