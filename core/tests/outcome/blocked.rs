@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pgfollow::outcome::{Outcome, Unsettled};
-use pgfollow::{Class, Code};
-use pgfollow_lab::StopMode;
+use pgfollow::{Class, Code, Connector};
+use pgfollow_lab::{LabError, PoolMode, StopMode, skipped};
 
 use super::PATIENCE;
 use super::relay::Fault;
@@ -204,4 +204,35 @@ async fn a_token_of_another_cluster_or_of_long_ago_takes_no_row() {
         scene.connector.check_outcome(&with(5, "9"), Duration::from_secs(2)).await.expect("an answer");
     assert_eq!(answer, Outcome::Unknown(Unsettled::NoPrimary));
     scene.connector.run(async |tx| insert(tx, 1).await).await.expect("all is well");
+}
+
+/// Its backend may be lent to another client by then, and the process id in the login is the pooler's invention.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_no_backend_is_ended() {
+    let Some(scene) = Scene::start(1, false, true).await else { return };
+    slow_commit(&scene).await;
+    let pooler = match scene.cluster.pooler(0, PoolMode::Transaction).await {
+        Ok(p) => p,
+        Err(e @ LabError::Binaries(_)) => return skipped(e),
+        Err(e) => panic!("{e}"),
+    };
+    let uri = scene.cluster.conninfo_to(&format!("127.0.0.1:{}", pooler.port()));
+    let uri = format!("{uri}?target_session_attrs=read-write&endpoint=indirect");
+    let connector = Connector::new(&uri).expect("a connector");
+    let insert = |id: i64| {
+        // Unnamed statements: named ones don't survive a change of the server connection.
+        let text = format!("INSERT INTO w VALUES ({id})");
+        async move |tx: &mut pgfollow::Transaction<'_>| Ok(tx.batch_execute(&text).await?)
+    };
+    connector.run(insert(-1)).await.unwrap_or_else(|e| panic!("{e}\n{}", pooler.log()));
+    let options = brief().deadline(Duration::from_secs(8));
+    let error = connector.run_once(&options, insert(1)).await.expect_err("its COMMIT takes a minute");
+    assert_eq!(error.class(), Class::UnknownOutcome, "{error}");
+    assert!(error.to_string().contains("still under way"), "{error}");
+    let token = error.token().expect("a token").to_string();
+    assert!(token.ends_with(".-.-"), "{token}");
+    let session = scene.cluster.node(0).session().await.expect("a session of the lab");
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let row = session.query_one(sleeping, &[]).await.expect("a count");
+    assert_eq!(row.get::<_, i64>(0), 1, "the original was ended");
 }
