@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pgfollow::outcome::{Outcome, Unsettled};
-use pgfollow::{Class, Code};
-use pgfollow_lab::StopMode;
+use pgfollow::{Class, Code, Connector};
+use pgfollow_lab::{LabError, PoolMode, StopMode, skipped};
 
 use super::PATIENCE;
 use super::relay::Fault;
@@ -31,7 +31,20 @@ async fn waits_for(scene: &Scene, pid: i32) -> Option<String> {
     session.query_opt(sql, &[&pid]).await.expect("an answer")?.get(0)
 }
 
-async fn slow_commit(scene: &Scene) {
+/// As soon as a backend waits for a standby, other than this one, its wait is cancelled.
+async fn break_off_the_wait(scene: &Scene, spared: Option<i32>) {
+    let session = scene.cluster.node(0).session().await.expect("a session of the lab");
+    let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity \
+               WHERE wait_event = 'SyncRep' AND pid IS DISTINCT FROM $1";
+    super::wait_for_async("the wait for the standby", PATIENCE, || async {
+        let row = session.query_one(sql, &[&spared]).await.map_err(|e| e.to_string())?;
+        if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
+    })
+    .await
+    .expect("it waits");
+}
+
+pub(crate) async fn slow_commit(scene: &Scene) {
     let session = scene.connector.connect_within(PATIENCE).await.expect("a session");
     session.batch_execute(SLOW_COMMIT).await.expect("a trigger");
 }
@@ -64,10 +77,11 @@ async fn a_commit_that_waits_for_a_standby_stays_unknown_and_its_wait_is_not_bro
             "table {token_table}"
         );
         if token_table {
-            // Nobody has that token; the check's own commit waits.
-            let answer =
-                scene.connector.check_outcome(&lost, Duration::from_secs(5)).await.expect("an answer");
-            assert_eq!(answer, Outcome::Unknown(Unsettled::WaitingForStandby));
+            // Nobody has that token. The check's own commit waits; somebody breaks that wait off, and its fence is then
+            // known to this host alone.
+            let check = scene.connector.check_outcome(&lost, Duration::from_secs(8));
+            let (answer, ()) = tokio::join!(check, break_off_the_wait(&scene, Some(backend_in(&token))));
+            assert_eq!(answer.expect("an answer"), Outcome::Unknown(Unsettled::WaitingForStandby));
         }
         scene.cluster.node(1).start().await.expect("the standby starts");
         let answer = scene.connector.check_outcome(&token, PATIENCE).await.expect("an answer");
@@ -87,18 +101,7 @@ async fn a_commit_whose_wait_for_a_standby_is_broken_off_is_not_called_committed
         scene.cluster.node(1).stop(StopMode::Fast).await.expect("the standby stops");
         let options = brief();
         let write = scene.write_once(1, &options);
-        let break_off = async {
-            let session = scene.cluster.node(0).session().await.expect("a session of the lab");
-            let sql =
-                "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-            super::wait_for_async("the wait for the standby", PATIENCE, || async {
-                let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
-                if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
-            })
-            .await
-            .expect("it waits");
-        };
-        let (result, ()) = tokio::join!(write, break_off);
+        let (result, ()) = tokio::join!(write, break_off_the_wait(&scene, None));
         let error = result.expect_err("nobody confirmed it");
         assert_eq!(
             (error.class(), error.code()),
@@ -201,4 +204,35 @@ async fn a_token_of_another_cluster_or_of_long_ago_takes_no_row() {
         scene.connector.check_outcome(&with(5, "9"), Duration::from_secs(2)).await.expect("an answer");
     assert_eq!(answer, Outcome::Unknown(Unsettled::NoPrimary));
     scene.connector.run(async |tx| insert(tx, 1).await).await.expect("all is well");
+}
+
+/// Its backend may be lent to another client by then, and the process id in the login is the pooler's invention.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_no_backend_is_ended() {
+    let Some(scene) = Scene::start(1, false, true).await else { return };
+    slow_commit(&scene).await;
+    let pooler = match scene.cluster.pooler(0, PoolMode::Transaction).await {
+        Ok(p) => p,
+        Err(e @ LabError::Binaries(_)) => return skipped(e),
+        Err(e) => panic!("{e}"),
+    };
+    let uri = scene.cluster.conninfo_to(&format!("127.0.0.1:{}", pooler.port()));
+    let uri = format!("{uri}?target_session_attrs=read-write&endpoint=indirect");
+    let connector = Connector::new(&uri).expect("a connector");
+    let insert = |id: i64| {
+        // Unnamed statements: named ones don't survive a change of the server connection.
+        let text = format!("INSERT INTO w VALUES ({id})");
+        async move |tx: &mut pgfollow::Transaction<'_>| Ok(tx.batch_execute(&text).await?)
+    };
+    connector.run(insert(-1)).await.unwrap_or_else(|e| panic!("{e}\n{}", pooler.log()));
+    let options = brief().deadline(Duration::from_secs(8));
+    let error = connector.run_once(&options, insert(1)).await.expect_err("its COMMIT takes a minute");
+    assert_eq!(error.class(), Class::UnknownOutcome, "{error}");
+    assert!(error.to_string().contains("still under way"), "{error}");
+    let token = error.token().expect("a token").to_string();
+    assert!(token.ends_with(".-.-"), "{token}");
+    let session = scene.cluster.node(0).session().await.expect("a session of the lab");
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let row = session.query_one(sleeping, &[]).await.expect("a count");
+    assert_eq!(row.get::<_, i64>(0), 1, "the original was ended");
 }

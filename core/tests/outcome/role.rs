@@ -3,12 +3,41 @@
 use std::sync::Arc;
 
 use pgfollow::retry::{self, RunOptions, Sessions};
-use pgfollow::{Class, Code, Connector, Deadline, Error, Session};
+use pgfollow::{Class, Code, Connector, Deadline, EndCause, Error, Session};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::PATIENCE;
 use super::relay::Fault;
 use super::scene::{Scene, brief, insert};
+
+/// A cancel that reaches a COMMIT leaves the session alive and the outcome open: whoever lends sessions must not lend this
+/// one again, for its backend may be ended by the check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_commit_is_in_question_comes_back_ended() {
+    let Some(scene) = Scene::start(1, false, true).await else { return };
+    super::blocked::slow_commit(&scene).await;
+    let connector = scene.connector.clone();
+    let session = connector.connect_within(PATIENCE).await.expect("a session");
+    let source = One { connector, session: Arc::new(Mutex::new(session)) };
+    let options = brief();
+    let run = retry::run_once(&source, &options, async |tx| insert(tx, 1).await);
+    let cancel = async {
+        let session = scene.cluster.node(0).session().await.expect("a session of the lab");
+        let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        super::wait_for_async("the COMMIT", PATIENCE, || async {
+            let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
+            if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
+        })
+        .await
+        .expect("it commits");
+    };
+    let (result, ()) = tokio::join!(run, cancel);
+    let error = result.expect_err("cancelled");
+    assert_eq!(error.class(), Class::Transient, "{error}");
+    assert!(error.to_string().contains("not committed"), "{error}");
+    // By us, before the check, and not by the check's end of its backend.
+    assert_eq!(source.session.lock().await.ended(), Some(EndCause::Closed), "it would be lent again");
+}
 
 /// A source that lends one session again and again.
 struct One {
