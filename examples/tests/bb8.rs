@@ -1,5 +1,4 @@
 //! The bb8 example in a failover.
-#![allow(clippy::print_stderr, reason = "words for people")]
 
 mod common;
 
