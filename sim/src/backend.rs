@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use pgfollow_lab::wire::message::Message;
 
 use crate::node::{Mishap, Power, WALL, Write};
-use crate::sql::{self, Asked, Sql};
+use crate::sql::{self, Asked, Expr, Sql};
 use crate::wire::{self, Frame};
 use crate::world::{ConnId, Event, Inner};
 
@@ -139,7 +139,7 @@ impl Inner {
                 0 if refused => self.model.refusal_us,
                 0 => self.model.login_us,
                 b'Q' => {
-                    b.todo = sql::statements(&wire::text(&mut frame.body.clone())).into();
+                    b.todo = self.known.statements(&wire::text(&mut frame.body.clone()));
                     let naps =
                         b.todo.iter().filter_map(|s| if let Sql::Sleep(us) = s { Some(us) } else { None });
                     pause = naps.sum();
@@ -647,7 +647,7 @@ impl Inner {
     }
 
     /// One of the library's own questions.
-    fn ask(&mut self, id: ConnId, node: usize, list: &[(String, String)], describe: bool) -> Did {
+    fn ask(&mut self, id: ConnId, node: usize, list: &[(Expr, String)], describe: bool) -> Did {
         let (pid, backend_start) = self.backend(id).map_or((0, 0), |b| (b.pid, b.born));
         let monitors = || {
             let of = |c: &&crate::world::Conn| c.node == node && c.server.as_ref().is_some_and(|b| b.monitor);
@@ -664,11 +664,11 @@ impl Inner {
             wall: self.wall(),
             sync: self.model.sync,
         };
-        let value = |(e, _): &(String, String)| {
-            if e.contains("pg_stat_activity") {
+        let value = |(e, _): &(Expr, String)| {
+            if *e == Expr::Monitors {
                 asked.monitors = monitors();
             }
-            sql::value(e, &asked)
+            sql::value(*e, &asked)
         };
         let values: Result<Vec<_>, ()> = list.iter().map(value).collect();
         let tells = if n.writable() && list.len() > 1 { n.timeline } else { 0 };

@@ -127,6 +127,20 @@ impl Inner {
         self.say_fault(format_args!("db-{node} is primary on timeline {timeline}"));
     }
 
+    /// Promotes a standby by a restart, as some services do: until it is up nobody is let in, and then it is cold.
+    pub(crate) fn promote_by_restart(&mut self, node: usize, takes: u64) {
+        self.say_fault(format_args!("db-{node} restarts as primary"));
+        self.cut_replication();
+        self.end_sessions(node, "57P01", "terminating connection due to administrator command", true);
+        self.down_processes(node, Power::Starting);
+        let (now, leader) = (self.now, node);
+        let n = &mut self.nodes[node];
+        (n.in_recovery, n.timeline) = (false, n.timeline + 1);
+        n.cools(now + takes);
+        self.leader = leader;
+        self.start(node, takes);
+    }
+
     /// Makes a running standby follow the primary, rewound if it has to be.
     pub(crate) fn follow(&mut self, node: usize, primary: usize) {
         if node == primary {

@@ -155,8 +155,9 @@ async fn live(fleet: &Fleet) -> Curve {
     pause(Duration::from_secs(30)).await;
     world.with(|w| w.kill(0));
     pause(Duration::from_secs(1)).await;
-    world.with(|w| w.promote(1, 100_000));
-    pause(Duration::from_millis(101)).await;
+    // Nobody waits there already logged in: all come at once.
+    world.with(|w| w.promote_by_restart(1, 2_000_000));
+    pause(Duration::from_millis(2_001)).await;
     let promoted = world.elapsed();
     seen.lock().unwrap_or_else(PoisonError::into_inner).promoted = Some(promoted);
     world.with(|w| w.follow(2, 1));

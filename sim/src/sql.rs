@@ -3,6 +3,8 @@
 //! Not a parser of SQL. A list of expressions is cut at its commas, and each is answered by the function or setting that
 //! it mentions; a statement that isn't known is a syntax error, so that a new question of the library's is noticed.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use crate::node::Node;
 
 /// A statement.
@@ -36,9 +38,26 @@ pub(crate) enum Sql {
         end: bool,
     },
     /// The library's own questions: expressions and the names of their columns.
-    Ask(Vec<(String, String)>),
+    Ask(Vec<(Expr, String)>),
     Set,
     Unknown,
+}
+
+/// The library's own questions, read once: they are asked over and over.
+#[derive(Default)]
+pub(crate) struct Known(BTreeMap<String, Vec<Sql>>);
+
+impl Known {
+    /// The statements of a simple query.
+    pub(crate) fn statements(&mut self, text: &str) -> VecDeque<Sql> {
+        if !text.starts_with("SELECT pg_catalog") {
+            return statements(text).into();
+        }
+        if let Some(known) = self.0.get(text) {
+            return known.clone().into();
+        }
+        self.0.entry(text.to_owned()).or_insert_with(|| statements(text)).clone().into()
+    }
 }
 
 /// The statements of a simple query; an empty text is one empty statement.
@@ -101,12 +120,12 @@ impl Sql {
 }
 
 /// An expression and its name.
-fn named(e: &str) -> (String, String) {
+fn named(e: &str) -> (Expr, String) {
     match e.trim().rsplit_once(" AS ") {
         Some((e, name)) if name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
-            (e.to_owned(), name.to_owned())
+            (Expr::read(e), name.to_owned())
         }
-        _ => (e.trim().to_owned(), "column".to_owned()),
+        _ => (Expr::read(e.trim()), "column".to_owned()),
     }
 }
 
@@ -137,6 +156,62 @@ fn cut(text: &str, separator: char) -> Vec<&str> {
     parts
 }
 
+/// What an expression of a question asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expr {
+    Null,
+    Yes,
+    No,
+    Timeline,
+    System,
+    Start,
+    Replay,
+    MaxConnections,
+    Monitors,
+    DefaultReadOnly,
+    ReadOnly,
+    InRecovery,
+    Database,
+    Clock,
+    Born,
+    Pid,
+    Sync,
+    Unknown,
+}
+
+impl Expr {
+    /// By the function or setting that it mentions; the narrower ones first.
+    fn read(e: &str) -> Self {
+        const MENTIONED: [(&str, Expr); 18] = [
+            ("c.relname = 'outcome'", Expr::Yes),
+            // Outcome checks by transaction number are not modelled.
+            ("bool_and(", Expr::No),
+            ("pg_logical_emit_message", Expr::No),
+            ("'synchronous_commit'", Expr::No),
+            ("'synchronous_standby_names'", Expr::Sync),
+            ("has_function_privilege", Expr::Yes),
+            ("pg_database", Expr::Database),
+            ("clock_timestamp", Expr::Clock),
+            ("pg_stat_get_activity", Expr::Born),
+            ("pg_backend_pid", Expr::Pid),
+            ("pg_walfile_name", Expr::Timeline),
+            ("system_identifier", Expr::System),
+            ("pg_postmaster_start_time", Expr::Start),
+            ("pg_last_wal_replay_lsn", Expr::Replay),
+            ("max_connections", Expr::MaxConnections),
+            ("pg_stat_activity", Expr::Monitors),
+            ("default_transaction_read_only", Expr::DefaultReadOnly),
+            ("transaction_read_only", Expr::ReadOnly),
+        ];
+        if e == "NULL" {
+            return Self::Null;
+        }
+        let known = MENTIONED.iter().find(|(word, _)| e.contains(word)).map(|(_, known)| *known);
+        let recovery = || if e.contains("pg_is_in_recovery") { Self::InRecovery } else { Self::Unknown };
+        known.unwrap_or_else(recovery)
+    }
+}
+
 /// What a question can be about beside the server itself.
 pub(crate) struct Asked<'a> {
     pub(crate) node: &'a Node,
@@ -149,52 +224,32 @@ pub(crate) struct Asked<'a> {
 }
 
 /// What an expression gives; `Err` for one that isn't known.
-pub(crate) fn value(e: &str, asked: &Asked<'_>) -> Result<Option<String>, ()> {
+pub(crate) fn value(e: Expr, asked: &Asked<'_>) -> Result<Option<String>, ()> {
     let node = asked.node;
     let on = |b: bool| Some(if b { "on" } else { "off" }.to_owned());
     let boolean = |b: bool| Some(if b { "t" } else { "f" }.to_owned());
-    Ok(if e == "NULL" {
-        None
-    } else if e.contains("'outcome'") && e.contains("pg_class") {
-        boolean(true)
-    } else if e.contains("bool_and(") || e.contains("pg_logical_emit_message") {
-        // Outcome checks by transaction number are not modelled.
-        boolean(false)
-    } else if e.contains("pg_database") {
-        Some("16384".to_owned())
-    } else if e.contains("clock_timestamp") {
-        Some(asked.wall.to_string())
-    } else if e.contains("pg_stat_get_activity") {
-        Some(asked.backend_start.to_string())
-    } else if e.contains("pg_backend_pid") {
-        Some(asked.pid.to_string())
-    } else if e.contains("'synchronous_commit'") {
-        boolean(false)
-    } else if e.contains("'synchronous_standby_names'") {
-        boolean(asked.sync)
-    } else if e.contains("has_function_privilege") {
-        boolean(true)
-    } else if e.contains("pg_walfile_name") {
-        (!node.in_recovery).then(|| format!("{:08X}", node.timeline))
-    } else if e.contains("system_identifier") {
-        Some("7400000000000000001".to_owned())
-    } else if e.contains("pg_postmaster_start_time") {
-        Some(node.started.to_string())
-    } else if e.contains("pg_last_wal_replay_lsn") {
-        let at = if node.in_recovery { Some(node.wal.len()) } else { node.replayed };
-        at.map(|n| format!("0/{:X}", 0x0300_0000 + 0x60 * n))
-    } else if e.contains("max_connections") {
-        Some(asked.max_connections.to_string())
-    } else if e.contains("pg_stat_activity") {
-        Some(asked.monitors.to_string())
-    } else if e.contains("default_transaction_read_only") {
-        on(node.fenced)
-    } else if e.contains("transaction_read_only") {
-        on(node.fenced || node.in_recovery)
-    } else if e.contains("pg_is_in_recovery") {
-        boolean(node.in_recovery)
-    } else {
-        return Err(());
+    Ok(match e {
+        Expr::Null => None,
+        Expr::Yes => boolean(true),
+        Expr::No => boolean(false),
+        Expr::Timeline => (!node.in_recovery).then(|| format!("{:08X}", node.timeline)),
+        Expr::System => Some("7400000000000000001".to_owned()),
+        Expr::Start => Some(node.started.to_string()),
+        Expr::Replay => {
+            let at = if node.in_recovery { Some(node.wal.len()) } else { node.replayed };
+            at.map(|n| format!("0/{:X}", 0x0300_0000 + 0x60 * n))
+        }
+        Expr::MaxConnections => Some(asked.max_connections.to_string()),
+        Expr::Monitors => Some(asked.monitors.to_string()),
+        Expr::DefaultReadOnly => on(node.fenced),
+        Expr::ReadOnly => on(node.fenced || node.in_recovery),
+        Expr::InRecovery => boolean(node.in_recovery),
+        Expr::Database => Some("16384".to_owned()),
+        Expr::Clock => Some(asked.wall.to_string()),
+        Expr::Born => Some(asked.backend_start.to_string()),
+        Expr::Pid => Some(asked.pid.to_string()),
+        Expr::Sync => boolean(asked.sync),
+        Expr::Unknown => return Err(()),
     })
 }
 

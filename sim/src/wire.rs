@@ -38,8 +38,11 @@ pub(crate) fn bound(mut body: Bytes) -> (String, Vec<i64>) {
     let formats = usize::from(body.get_u16());
     body.advance(2 * formats);
     let count = body.get_u16();
-    let values = (0..count).filter_map(|_| (body.get_i32() == 8).then(|| body.get_i64()));
-    (statement, values.collect())
+    let mut value = || {
+        body.advance(4); // its length
+        body.get_i64()
+    };
+    (statement, (0..count).map(|_| value()).collect())
 }
 
 /// RowDescription; every column is text.

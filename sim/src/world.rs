@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::backend::Backend;
 use crate::net::ClientEnd;
 use crate::node::{Node, Power};
+use crate::sql::Known;
 
 /// A connection's number.
 pub(crate) type ConnId = u64;
@@ -216,6 +217,7 @@ pub(crate) struct Inner {
     pub(crate) unready: bool,
     pub(crate) truth: Truth,
     pub(crate) log: Log,
+    pub(crate) known: Known,
     /// Nobody resolves names just now.
     pub(crate) dns_silent: bool,
     ended: bool,
@@ -248,6 +250,7 @@ impl World {
             unready: false,
             truth: Truth::default(),
             log: Log { keep: keep_log, ..Log::default() },
+            known: Known::default(),
             dns_silent: false,
             ended: false,
             model,

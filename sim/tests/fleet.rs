@@ -1,0 +1,26 @@
+//! A fleet that falls upon one cold node.
+
+use std::time::Duration;
+
+use pgfollow_sim::fleet::{Fleet, Pace, fail_over};
+
+#[test]
+fn a_fleet_is_back_soon_after_the_cold_node_can_have_taken_it() {
+    let fleet = Fleet { lasts: Duration::from_secs(30), ..Fleet::new(10, 10, Pace::On, 1) };
+    let curve = fail_over(&fleet);
+    let back = curve.back.expect("everybody is back");
+    assert!(
+        back < curve.ideal * 4 + Duration::from_secs(3),
+        "{back:?}, the node alone needs {:?}",
+        curve.ideal
+    );
+    let successes: u32 = curve.tenths.iter().map(|t| t.successes).sum();
+    assert!(successes > 1_000, "{successes}");
+    assert_eq!(curve.csv().lines().count(), 301);
+}
+
+#[test]
+fn a_curve_can_be_drawn_again() {
+    let fleet = Fleet { lasts: Duration::from_secs(10), ..Fleet::new(4, 5, Pace::On, 7) };
+    assert_eq!(fail_over(&fleet).tenths, fail_over(&fleet).tenths);
+}
