@@ -17,13 +17,14 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{Notify, oneshot};
 
-use crate::clock::{self, Deadline};
+use crate::clock::{self, Deadline, Moment};
 use crate::config::SessionAttrs;
 use crate::connector::Connector;
 use crate::decide::pool::{self as book, Back, Next, SlotId, WaiterId};
 use crate::decide::shed::Shed;
 use crate::error::{Class, Code, Error, Stage, TxStatus};
 use crate::lock;
+use crate::report::Recorder;
 use crate::session::Session;
 
 pub use lent::PoolSession;
@@ -48,6 +49,7 @@ pub struct Pool {
 /// What all handles, lent sessions and tasks of a pool share.
 pub(crate) struct Shared {
     connector: Connector,
+    recorder: Arc<Recorder>,
     attrs: SessionAttrs,
     options: PoolOptions,
     state: Mutex<State>,
@@ -80,6 +82,8 @@ pub(crate) struct Held {
     /// It was used: what its last caller dropped may still be in the driver's queue, until the driver's turn after this
     /// mark is over.
     mark: Option<u64>,
+    /// When it was lent.
+    since: Moment,
 }
 
 /// What a waiter gets.
@@ -122,6 +126,7 @@ impl Pool {
             empty: Arc::default(),
         };
         let shared = Shared {
+            recorder: Arc::clone(&connector.monitor().recorder),
             connector,
             attrs,
             options,
@@ -158,6 +163,7 @@ impl Pool {
         if let Some((held, prove)) = shared.take(now)? {
             let session = PoolSession::new(Arc::clone(shared), held);
             if let Some(session) = session.checked(prove, deadline).await {
+                shared.recorder.acquired_at_once();
                 return Ok(session);
             }
             return self.wait(true, patience, deadline).await;
@@ -165,8 +171,19 @@ impl Pool {
         self.wait(false, patience, deadline).await
     }
 
+    async fn wait(&self, again: bool, patience: Duration, deadline: Deadline) -> Result<PoolSession, Error> {
+        let recorder = &self.shared.recorder;
+        let waiting = recorder.wait();
+        let result = self.wait_for_one(again, patience, deadline).await;
+        match &result {
+            Ok(_) => recorder.acquired(waiting.so_far()),
+            Err(e) => recorder.acquire_failed(e),
+        }
+        result
+    }
+
     /// `again`: a session was given and failed; the caller keeps its place at the head.
-    async fn wait(
+    async fn wait_for_one(
         &self,
         mut again: bool,
         patience: Duration,
@@ -231,14 +248,17 @@ impl std::fmt::Debug for Pool {
 
 impl Shared {
     /// An idle session for a caller, and whether a ping must prove it.
-    fn take(&self, now: clock::Moment) -> Result<Option<(Box<Held>, bool)>, Error> {
+    fn take(&self, now: Moment) -> Result<Option<(Box<Held>, bool)>, Error> {
         let mut state = lock(&self.state);
         if state.closed {
             return Err(closed());
         }
         let Some(lend) = state.book.acquire(now) else { return Ok(None) };
         state.stats.acquired += 1;
-        Ok(state.idle[lend.slot.0].take().map(|held| (held, lend.prove)))
+        Ok(state.idle[lend.slot.0].take().map(|mut held| {
+            held.since = now;
+            (held, lend.prove)
+        }))
     }
 
     fn queue_up(self: &Arc<Self>, again: bool, patience: Duration) -> Result<Waiting, Error> {
@@ -251,6 +271,7 @@ impl Shared {
             Ok(waiter) => waiter,
             Err(refused) => {
                 state.stats.shed += 1;
+                self.recorder.shed();
                 return Err(overloaded(refused));
             }
         };
@@ -271,8 +292,9 @@ impl Shared {
             held.mark = Some(member.mark());
         }
         let back = if usable { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
+        let now = clock::now();
+        self.recorder.used(now - held.since);
         let mut state = lock(&self.state);
-        let now = state.book.wants_hold().then(clock::now);
         let next = state.book.back(held.slot, back, now);
         self.place(state, held, next);
     }
@@ -312,7 +334,7 @@ impl Shared {
                         Err(Some(back)) => {
                             held = back;
                             let alive = held.session.member().tap.last_in();
-                            next = state.book.back(held.slot, Back::Good(alive), None);
+                            next = state.book.back(held.slot, Back::Good(alive), clock::now());
                         }
                         Err(None) => return,
                     }

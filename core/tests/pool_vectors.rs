@@ -125,8 +125,7 @@ impl Scene {
             }
             "turn away" => json!(self.pool.turn_away().iter().map(|w| &self.callers[w]).collect::<Vec<_>>()),
             "back" => {
-                let now_if_wanted = self.pool.wants_hold().then_some(now);
-                let next = self.pool.back(slot(a), back(b, now), now_if_wanted);
+                let next = self.pool.back(slot(a), back(b, now), now);
                 self.next(next)
             }
             "settle" => {
@@ -292,7 +291,7 @@ fn sessions_born_together_do_not_die_together() {
             }
             if t % 10 == 0
                 && let Some(lend) = pool.acquire(now)
-                && pool.back(lend.slot, Back::Good(now), None) == Next::Close
+                && pool.back(lend.slot, Back::Good(now), now) == Next::Close
             {
                 closed.push(t);
             }

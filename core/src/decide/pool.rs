@@ -260,18 +260,11 @@ impl Pool {
         }
     }
 
-    /// Whether how long it was kept is worth a look at the clock when a session comes back now.
-    pub fn wants_hold(&self) -> bool {
-        !self.waiters.is_empty() || self.mean_hold.is_none()
-    }
-
-    /// A caller gave a session back. `now` where [`Self::wants_hold`].
-    pub fn back(&mut self, slot: SlotId, how: Back, now: Option<Moment>) -> Next {
+    /// A caller gave a session back.
+    pub fn back(&mut self, slot: SlotId, how: Back, now: Moment) -> Next {
         let s = &mut self.slots[slot.0];
-        if let Some(now) = now {
-            let hold = now - s.wanted;
-            self.mean_hold = Some(self.mean_hold.map_or(hold, |mean| mean * 7 / 8 + hold / 8));
-        }
+        let hold = now - s.wanted;
+        self.mean_hold = Some(self.mean_hold.map_or(hold, |mean| mean * 7 / 8 + hold / 8));
         let Back::Good(alive) = how else { return self.close(slot) };
         s.alive = alive;
         if s.outlived {

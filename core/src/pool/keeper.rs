@@ -19,6 +19,8 @@ use crate::session::{EndCause, Session};
 
 /// What a caller abandoned may take this long to end; then its session is closed.
 const SETTLE: Duration = Duration::from_secs(1);
+/// The metrics are told at least this often what the pool has.
+const TELL: Duration = Duration::from_secs(5);
 
 /// Starts the pool's task.
 pub(super) fn start(shared: &Arc<Shared>) {
@@ -33,7 +35,12 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
             tokio::spawn(settle(Weak::clone(&shared), held));
         }
         open_wanted(&s);
-        let (next, work) = (lock(&s.state).book.next(), Arc::clone(&s.work));
+        let work = Arc::clone(&s.work);
+        let (next, counts) = {
+            let book = &lock(&s.state).book;
+            (book.next().min(clock::now() + TELL), book.counts())
+        };
+        s.recorder.pool(s.attrs.keyword(), counts);
         drop(s);
         tokio::select! {
             () = work.notified() => {}
@@ -169,13 +176,14 @@ impl Shared {
     }
 
     fn opened(&self, slot: SlotId, session: Session) {
-        let held = Box::new(Held { session, slot, mark: None });
+        let now = clock::now();
+        let held = Box::new(Held { session, slot, mark: None, since: now });
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         state.stats.opened += 1;
         state.last_failure = None;
         let host = held.session.member().host;
-        let next = state.book.opened(slot, host, clock::now(), &mut state.rng);
+        let next = state.book.opened(slot, host, now, &mut state.rng);
         self.place(guard, held, next);
     }
 
@@ -224,7 +232,7 @@ impl Shared {
         };
         state.stats.closed += siblings.len() as u64;
         let gone: Vec<_> = siblings.iter().map(|s| state.idle[s.0].take()).collect();
-        let next = state.book.back(held.slot, Back::Bad, None);
+        let next = state.book.back(held.slot, Back::Bad, clock::now());
         self.place(state, held, next);
         drop(gone);
     }

@@ -8,6 +8,7 @@ use metrics::{counter, gauge, histogram};
 
 use super::book::By;
 use crate::decide::attribute::Outage;
+use crate::decide::pool::Counts;
 use crate::error::{Error, Stage};
 
 const SYSTEM: (&str, &str) = ("db.system.name", "postgresql");
@@ -38,15 +39,16 @@ pub(super) fn used(time: Duration) {
 }
 
 /// A pool's sessions and waiters now.
-pub(super) fn pool(name: &str, idle: u32, used: u32, waiting: u32) {
+pub(super) fn pool(name: &'static str, counts: Counts) {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let count = |state: &'static str| {
         gauge!("db.client.connection.count", "db.client.connection.state" => state,
-            "db.client.connection.pool.name" => name.to_owned())
+            "db.client.connection.pool.name" => name)
     };
-    count("idle").set(idle);
-    count("used").set(used);
-    gauge!("db.client.connection.pending_requests", "db.client.connection.pool.name" => name.to_owned())
-        .set(waiting);
+    count("idle").set(number(counts.idle));
+    count("used").set(number(counts.lent + counts.settling));
+    gauge!("db.client.connection.pending_requests", "db.client.connection.pool.name" => name)
+        .set(number(counts.waiting));
 }
 
 /// A caller's patience ended.

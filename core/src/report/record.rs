@@ -8,6 +8,7 @@ use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
 use super::{SessionsSeen, export};
 use crate::clock::{self, Moment};
 use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
+use crate::decide::pool::Counts;
 use crate::decide::topology::{ConnectKind, Input, State, TopologyEvent};
 use crate::error::{Error, Stage};
 use crate::event::{Event, EventKind};
@@ -244,7 +245,6 @@ impl Recorder {
     }
 
     /// A caller has a session without waiting.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
     pub(crate) fn acquired_at_once(&self) {
         self.at_once.fetch_add(1, Ordering::Relaxed);
     }
@@ -259,22 +259,19 @@ impl Recorder {
     }
 
     /// A caller was refused at once. [`Self::acquire_failed`] is told too.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
     pub(crate) fn shed(&self) {
         self.book().sheds += 1;
         export::shed();
     }
 
     /// A session was lent for that long.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
     pub(crate) fn used(&self, time: Duration) {
         export::used(time);
     }
 
     /// A pool's sessions and waiters now.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pool's, which is not merged yet"))]
-    pub(crate) fn pool(&self, name: &str, idle: u32, used: u32, waiting: u32) {
-        export::pool(name, idle, used, waiting);
+    pub(crate) fn pool(&self, name: &'static str, counts: Counts) {
+        export::pool(name, counts);
     }
 
     /// A stage of somebody's way to a session lasted that long.

@@ -99,7 +99,8 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     r.acquired_at_once();
     r.acquired(Duration::from_millis(20));
     r.used(Duration::from_millis(5));
-    r.pool("p", 1, 2, 3);
+    let counts = crate::decide::pool::Counts { idle: 1, lent: 2, waiting: 3, ..Default::default() };
+    r.pool("p", counts);
     r.shed();
     r.acquire_failed(&Error::new(Code::DeadlinePassed, Class::Transient, "late").at_stage(Stage::Queue));
     let violation = Error::new(Code::Server, Class::Permanent, "twice");
