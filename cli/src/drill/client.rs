@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::ours::{self, Ours};
 use super::plain::Plain;
-use super::record::{CONNINFO, Call, CallError, CallResult, identity};
+use super::record::{CONNINFO, Call, CallError, CallResult, Told, identity};
 use crate::output;
 
 /// The write. What it returns says which server did it, for both clients in the same way.
@@ -71,9 +71,10 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         return ExitCode::from(crate::exit::USAGE);
     };
     let made = match args.client {
-        Kind::Pgfollow => match ours::connector(&conninfo) {
-            Ok(c) => {
-                work(&args, || Ours::new(c.clone())).await;
+        Kind::Pgfollow => match ours::pool(&conninfo, usize::from(args.workers)) {
+            Ok(pool) => {
+                work(&args, || Ours(pool.clone())).await;
+                print_line(&Told::Causes { causes_ms: ours::causes(&pool) });
                 Ok(())
             }
             Err(e) => Err(e.to_string()),
@@ -167,11 +168,20 @@ fn end_of_input() -> watch::Receiver<bool> {
 fn print(mut calls: mpsc::Receiver<Call>) {
     let mut out = std::io::stdout().lock();
     while let Some(call) = calls.blocking_recv() {
-        let Ok(mut line) = serde_json::to_vec(&call) else { continue };
-        line.push(b'\n');
         // The drill is gone: nobody is left to tell.
-        if out.write_all(&line).and_then(|()| out.flush()).is_err() {
+        if !write_line(&mut out, &Told::Call(call)) {
             return;
         }
     }
+}
+
+fn print_line(told: &Told) {
+    write_line(&mut std::io::stdout().lock(), told);
+}
+
+/// Whether somebody reads.
+fn write_line(out: &mut impl Write, told: &Told) -> bool {
+    let Ok(mut line) = serde_json::to_vec(told) else { return true };
+    line.push(b'\n');
+    out.write_all(&line).and_then(|()| out.flush()).is_ok()
 }

@@ -43,6 +43,8 @@ pub(crate) struct Figures {
     /// Calls still waiting at the end.
     pub(crate) waiting: u64,
     pub(crate) connections: Option<i64>,
+    /// The causes of the outages as the library explains them, in ms.
+    pub(crate) causes: Option<BTreeMap<String, f64>>,
 }
 
 const fn ms(ns: u64) -> f64 {
@@ -68,7 +70,8 @@ fn first_by(calls: &[Call], node: &str, from: u64) -> HashMap<i32, u64> {
 
 /// The figures of one client in a drill.
 pub(crate) fn figures(seen: &Seen, client: &ClientSeen, workers: usize) -> Figures {
-    let mut f = Figures { connections: client.connections, ..Figures::default() };
+    let (connections, causes) = (client.connections, client.causes.clone());
+    let mut f = Figures { connections, causes, ..Figures::default() };
     let (Some(first), Some(last)) = (seen.promotions.first(), seen.promotions.last()) else { return f };
     for p in &seen.promotions {
         let back = first_by(&client.calls, &seen.nodes[p.node], p.asked);
@@ -156,7 +159,7 @@ mod tests {
             clients: Vec::new(),
         };
         let present = present.iter().map(|(w, s, n)| ((*w, *s), *n)).collect();
-        (seen, ClientSeen { kind: Kind::Pgfollow, calls, present, connections: Some(3) })
+        (seen, ClientSeen { kind: Kind::Pgfollow, calls, causes: None, present, connections: Some(3) })
     }
     fn of(fault: Fault, sync: bool, calls: Vec<Call>, present: &[(i32, i64, i64)]) -> Figures {
         let (seen, client) = seen(fault, sync, calls, present);

@@ -1,9 +1,9 @@
-//! The service through pgfollow: one connector, a session for each worker, default settings.
+//! The service through pgfollow: one pool, as large as there are workers, default settings otherwise.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pgfollow::{Connector, Error, Session};
-use tokio_postgres::Statement;
+use pgfollow::{Connector, Error, Pool};
 
 use super::client::{INSERT, Kind, Writer};
 use super::record::CallError;
@@ -19,42 +19,26 @@ pub(crate) fn connector(conninfo: &str) -> Result<Connector, Error> {
         .build()
 }
 
-pub(crate) struct Ours {
-    connector: Connector,
-    session: Option<(Session, Statement)>,
+pub(crate) fn pool(conninfo: &str, size: usize) -> Result<Pool, Error> {
+    connector(conninfo)?.pool_with(|o| o.max_conns(size))
 }
 
-impl Ours {
-    pub(crate) fn new(connector: Connector) -> Self {
-        Self { connector, session: None }
-    }
-
-    async fn session(&mut self) -> Result<&(Session, Statement), Error> {
-        // What a pool does before it lends a connection.
-        if self.session.as_ref().is_some_and(|(s, _)| !s.is_usable()) {
-            self.session = None;
-        }
-        if self.session.is_none() {
-            let s = self.connector.connect_within(PATIENCE).await?;
-            let why = s.why();
-            let insert = s.prepare(INSERT).await.map_err(|e| why.diagnose(e))?;
-            self.session = Some((s, insert));
-        }
-        self.session.as_ref().ok_or_else(|| unreachable!("set above"))
-    }
+/// What each cause has of the outages that the library saw, in ms.
+pub(crate) fn causes(pool: &Pool) -> BTreeMap<String, f64> {
+    pool.connector().report().causes_ms().into_iter().map(|(c, ms)| (c.to_owned(), ms)).collect()
 }
+
+#[derive(Clone)]
+pub(crate) struct Ours(pub(crate) Pool);
 
 impl Writer for Ours {
     async fn write(&mut self, client: &str, worker: i32, seq: i64) -> Result<String, CallError> {
-        let (session, insert) = self.session().await.map_err(told)?;
+        let session = self.0.acquire_within(PATIENCE).await.map_err(told)?;
         let why = session.why();
-        match session.query_one(insert, &[&client, &worker, &seq]).await {
-            Ok(row) => Ok(row.get(0)),
-            Err(e) => {
-                self.session = None;
-                Err(told(why.diagnose(e)))
-            }
-        }
+        // Nothing was asked of the server to be written yet.
+        let insert = session.prepare_cached(INSERT).await.map_err(told)?;
+        let row = session.query_one(&insert, &[&client, &worker, &seq]).await;
+        row.map(|row| row.get(0)).map_err(|e| told(why.diagnose(e)))
     }
 }
 

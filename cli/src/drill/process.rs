@@ -1,7 +1,8 @@
 //! The drill's side of a client process: starts it, keeps what it tells, ends it.
 
+use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pgfollow_lab::LabError;
@@ -10,7 +11,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
 use super::client::Kind;
-use super::record::{CONNINFO, Call, CallResult};
+use super::record::{CONNINFO, Call, CallResult, Told};
 use super::scene::Plan;
 
 /// How long a client may take to end once it was asked to.
@@ -24,6 +25,7 @@ pub(crate) struct Client {
     /// Closed to end it.
     stdin: Option<ChildStdin>,
     calls: Arc<Mutex<Vec<Call>>>,
+    causes: Arc<OnceLock<BTreeMap<String, f64>>>,
     reader: JoinHandle<()>,
 }
 
@@ -53,17 +55,20 @@ impl Client {
         let mut child = command.spawn().map_err(failed)?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&calls);
+        let causes = Arc::new(OnceLock::new());
+        let (kept, learned) = (Arc::clone(&calls), Arc::clone(&causes));
         let reader = tokio::spawn(async move {
             let Some(stdout) = stdout else { return };
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                if let Ok(call) = serde_json::from_str(&line) {
-                    lock(&kept).push(call);
+                match serde_json::from_str(&line) {
+                    Ok(Told::Call(call)) => lock(&kept).push(call),
+                    Ok(Told::Causes { causes_ms }) => drop(learned.set(causes_ms)),
+                    Err(e) => tracing::warn!(%e, "a client's line can't be read"),
                 }
             }
         });
-        Ok(Self { kind, workers: usize::from(workers), child, stdin, calls, reader })
+        Ok(Self { kind, workers: usize::from(workers), child, stdin, calls, causes, reader })
     }
 
     /// How many calls were acknowledged and how many failed so far.
@@ -98,8 +103,8 @@ impl Client {
         }
     }
 
-    /// Ends it and returns everything that it told.
-    pub(crate) async fn finish(mut self) -> Result<Vec<Call>, LabError> {
+    /// Ends it and returns everything that it told: its calls, and the causes of its outages if it knows them.
+    pub(crate) async fn finish(mut self) -> Result<(Vec<Call>, Option<BTreeMap<String, f64>>), LabError> {
         drop(self.stdin.take());
         let ended = tokio::time::timeout(END, async {
             // The reader first: only then all lines are here.
@@ -111,7 +116,8 @@ impl Client {
             tracing::warn!(client = self.kind.name(), "had to be killed");
             self.child.kill().await.map_err(|e| LabError::State(format!("killing a client: {e}")))?;
         }
-        Ok(std::mem::take(&mut *lock(&self.calls)))
+        let calls = std::mem::take(&mut *lock(&self.calls));
+        Ok((calls, self.causes.get().cloned()))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the client processes tell the drill: one line of JSON a call.
 
+use std::collections::BTreeMap;
+
 use pgfollow::Class;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,17 @@ pub(crate) use identity;
 /// Where the clients write. No unique constraint: a write done twice must be seen.
 pub(crate) const TABLE: &str = "pgfollow_drill";
 
-/// One call of a worker: a session if it has none, and one INSERT. Its number is never used again.
+/// A line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Told {
+    /// A call ended.
+    Call(Call),
+    /// At the end: what each cause has of the outages that the library saw, in ms.
+    Causes { causes_ms: BTreeMap<String, f64> },
+}
+
+/// One call of a worker: a session, and one INSERT. Its number is never used again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Call {
     /// The worker, from 0.

@@ -1,5 +1,6 @@
 //! The report of a drill: verdict, JSON, text.
 
+use pgfollow::decide::attribute::OutageCause;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
@@ -225,6 +226,17 @@ impl Report<'_> {
         row("sessions at the new primary after 1 s", &|f| {
             f.connections.map_or_else(|| "–".to_owned(), |n| n.to_string())
         });
+        let cause = |f: &Figures, cause: OutageCause| {
+            let ms = f.causes.as_ref().and_then(|c| c.get(cause.name())).copied();
+            ms.map_or_else(|| "–".to_owned(), span)
+        };
+        for c in OutageCause::ALL {
+            let any =
+                self.figures.iter().filter_map(|f| f.causes.as_ref()?.get(c.name())).any(|ms| *ms > 0.0);
+            if any {
+                row(&format!("of the outage: {}", c.words()), &|f| cause(f, c));
+            }
+        }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -299,6 +311,7 @@ fn client_json(name: &str, f: &Figures) -> Value {
         "denied_but_done": f.denied_but_done,
         "waiting_at_end": f.waiting,
         "connections_first_second": f.connections,
+        "causes_ms": f.causes.as_ref().map(|c| c.iter().map(|(k, ms)| (k.clone(), json!(round(*ms)))).collect::<Map<_, _>>()),
     })
 }
 
@@ -341,6 +354,8 @@ mod tests {
         };
         let kinds = if plain { &[Kind::Pgfollow, Kind::Plain][..] } else { &[Kind::Pgfollow] };
         let clients = kinds.iter().map(|&kind| ClientSeen {
+            causes: (kind == Kind::Pgfollow)
+                .then(|| std::collections::BTreeMap::from([("dead_socket".to_owned(), 12.0)])),
             kind,
             calls: Vec::new(),
             present: HashMap::new(),

@@ -1,7 +1,7 @@
 //! One drill from start to end: cluster, clients, fault, watching, and the count of what the table holds. The parts that
 //! need no cluster of our own serve [`super::yours`] too.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use pgfollow_lab::{Cluster, ClusterOptions, LabError, wait_for};
@@ -47,6 +47,8 @@ pub(crate) struct Seen {
 pub(crate) struct ClientSeen {
     pub(crate) kind: Kind,
     pub(crate) calls: Vec<Call>,
+    /// What each cause has of the outages that it saw, in ms; the plain pool knows of none.
+    pub(crate) causes: Option<BTreeMap<String, f64>>,
     /// How often each write (worker, number) is in the table of the final primary.
     pub(crate) present: HashMap<(i32, i64), i64>,
     /// Its sessions at the new primary, one second after that was ready.
@@ -127,8 +129,9 @@ pub(crate) async fn finish(clients: Vec<Client>, session: &Sql) -> Result<Vec<Cl
     let mut seen = Vec::new();
     for client in clients {
         let kind = client.kind;
-        let calls = client.finish().await?;
-        seen.push(ClientSeen { kind, calls, present: count(session, kind).await?, connections: None });
+        let (calls, causes) = client.finish().await?;
+        let present = count(session, kind).await?;
+        seen.push(ClientSeen { kind, calls, causes, present, connections: None });
     }
     Ok(seen)
 }
