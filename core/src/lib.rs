@@ -47,6 +47,7 @@
 //!
 //! - [`Error`]: code, class, host, stage, what had left, every attempt of a connect
 //! - [`Connector::topology`], [`Connector::events`], [`Connector::health`], [`Connector::names`]: what is known, and changes
+//! - [`Connector::report`]: where the time of each outage went, how long callers waited, which errors they got
 //! - [`config`]: every option; [`conninfo`]: the strings; [`clock`]: what a [`Moment`] is
 //! - [`decide`]: the decisions, pure and without I/O, for those who want to know or to test them
 //!
