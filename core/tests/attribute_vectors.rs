@@ -301,6 +301,7 @@ mod chance {
             assert!(machine.timer(at(n * 1_000 + 800)).is_none());
             assert!(!machine.is_watching(), "each query would pay for it");
         }
+        machine.fact(Fact::Answered { member: 100 }, at(3_900_000));
         let since = at(4_000_000);
         machine.fact(Fact::Done { host: a, write: true }, since);
         machine.fact(Fact::Blocked { member: 1, call: 9_999, host: a, since }, at(4_000_500));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{By, Report};
 use crate::clock;
 use crate::config::Config;
-use crate::decide::topology::{ConnectKind, Input, TermRow};
+use crate::decide::topology::{ConnectKind, EndCause, Input, TermRow};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, SqlState, Stage};
 use crate::failure::{Failed, Failure};
@@ -60,8 +60,8 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
     pass(1_000).await;
     let error =
         Error::new(Code::ConnectionLost, Class::UnknownOutcome, "gone").on_host("a (10.0.0.1:5432)".into());
-    m.feed(Input::ProbeFailed { host: a, cause: crate::decide::topology::EndCause::Reset });
-    m.feed(Input::ProbeConnectFailed { host: a, kind: crate::decide::topology::ConnectKind::Refused });
+    m.feed(Input::ProbeFailed { host: a, cause: EndCause::Reset });
+    m.feed(Input::ProbeConnectFailed { host: a, kind: ConnectKind::Refused });
     m.recorder.failed(&error, Some(a));
     let waiting = m.recorder.wait();
     pass(2_000).await;
@@ -97,7 +97,7 @@ fn lost(m: &Arc<Monitor>) -> super::record::Waiting {
     let rtt = Duration::from_millis(1);
     m.feed(Input::ProbeConnected { host: HostId(0), row: row(1, false), rtt });
     m.feed(Input::ProbeConnected { host: HostId(1), row: row(1, true), rtt });
-    m.feed(Input::ProbeFailed { host: HostId(0), cause: crate::decide::topology::EndCause::Reset });
+    m.feed(Input::ProbeFailed { host: HostId(0), cause: EndCause::Reset });
     m.feed(Input::ProbeConnectFailed { host: HostId(0), kind: ConnectKind::Refused });
     m.recorder.failed(&Error::new(Code::ConnectionLost, Class::Transient, "gone"), Some(HostId(0)));
     m.recorder.wait()
