@@ -42,6 +42,7 @@
 //! - [`Connector::run`], [`retry`], [`outcome`]: work in a transaction, repeated where that is right, settled where nobody knows
 //! - [`Connector::topology`], [`Connector::events`], [`Connector::health`], [`Connector::names`]: what is known, and changes
 //! - [`Connector::listener`]: notifications, from whichever host is primary
+//! - [`Connector::report`]: where the time of each outage went, how long callers waited, which errors they got
 //! - [`config`]: every option; [`conninfo`]: the strings; [`clock`]: what a [`Moment`] is
 //! - [`decide`]: the decisions, pure and without I/O, for those who want to know or to test them
 //!

@@ -284,6 +284,32 @@ mod chance {
         }
     }
 
+    /// Slow queries are daily business: after any number of them a dead socket is still seen.
+    #[test]
+    fn many_slow_queries_hide_no_dead_socket() {
+        let mut machine = Attribution::default();
+        let (a, at) = (HostId(0), Moment::from_millis);
+        machine.fact(Fact::Says { host: a, says: Says::Accepts }, at(0));
+        // One of them all the time, so that there is never a quiet moment.
+        machine.fact(Fact::Blocked { member: 100, call: 1, host: a, since: at(100) }, at(600));
+        for n in 1..3_000_u64 {
+            machine.fact(
+                Fact::Blocked { member: n % 7, call: n, host: a, since: at(n * 1_000) },
+                at(n * 1_000 + 500),
+            );
+            machine.fact(Fact::Answered { member: n % 7 }, at(n * 1_000 + 700));
+            assert!(machine.timer(at(n * 1_000 + 800)).is_none());
+            assert!(!machine.is_watching(), "each query would pay for it");
+        }
+        machine.fact(Fact::Answered { member: 100 }, at(3_900_000));
+        let since = at(4_000_000);
+        machine.fact(Fact::Done { host: a, write: true }, since);
+        machine.fact(Fact::Blocked { member: 1, call: 9_999, host: a, since }, at(4_000_500));
+        machine.fact(Fact::Says { host: a, says: Says::Gone }, at(4_002_000));
+        let open = machine.open(at(4_003_000)).expect("an outage");
+        assert_eq!((open.from, open.parts.main()), (since, Some(OutageCause::DeadSocket)));
+    }
+
     /// An outage that never ends, with everything going up and down: the log stays short, and the parts whole.
     #[test]
     fn an_endless_outage_neither_grows_nor_forgets() {

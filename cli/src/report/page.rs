@@ -82,7 +82,8 @@ struct WaitCell {
 const LANE: usize = 40;
 
 fn of_ms(ms: f64) -> String {
-    duration(Duration::from_secs_f64((ms / 1e3).max(0.0)))
+    // Whatever a file says: no longer than can be told.
+    duration(Duration::from_secs_f64((ms / 1e3).clamp(0.0, 1e12)))
 }
 
 /// A moment of the report by the wall clock.
@@ -295,6 +296,16 @@ mod tests {
         r.outages[0].lost_host = Some(evil.to_owned());
         let html = render(&r).expect("a page");
         assert!(!html.contains("<script") && html.contains("&lt;script&gt;"));
+    }
+
+    #[test]
+    fn impossible_times_are_no_reason_to_fall_over() {
+        let mut r = example();
+        (r.taken_ms, r.outages[0].whole_ms, r.outages[0].until_ms) = (1e300, -1e300, 1e300);
+        r.outages[0].segments[0].until_ms = -5.0;
+        r.hosts[0].states[0].from_ms = 1e300;
+        assert!(render(&r).is_ok_and(|html| html.contains("</html>")));
+        assert!(r.to_text().contains("hosts"));
     }
 
     #[test]

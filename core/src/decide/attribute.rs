@@ -218,9 +218,13 @@ impl Default for Attribution {
 }
 
 impl Attribution {
-    /// Whether successes are of interest now: an outage is open, or may be.
+    /// Whether successes are of interest now: an outage is open. (A call that is merely slow is none.)
     pub fn is_watching(&self) -> bool {
-        self.candidate.is_some()
+        self.candidate.as_ref().is_some_and(|c| c.confirmed || self.any_dead())
+    }
+
+    fn any_dead(&self) -> bool {
+        self.tracks.calls.iter().any(|c| self.tracks.is_dead(c))
     }
 
     /// Takes one fact.
@@ -229,10 +233,14 @@ impl Attribution {
             Fact::Known { host } => {
                 self.tracks.host(host, at);
             }
-            Fact::Says { host, says } => self.tracks.host(host, at).says(says, at),
+            Fact::Says { host, says } => {
+                if self.tracks.host(host, at).says(says, at) {
+                    self.went(host, at);
+                }
+            }
             Fact::Heard { host, when } => self.tracks.host(host, at).heard(when.min(at)),
             Fact::Blocked { member, call, host, since } => self.blocked(member, call, host, since, at),
-            Fact::Answered { member } => self.end_calls(member, CallEnd::Answered, at),
+            Fact::Answered { member } => self.answered(member),
             Fact::Lost { member, host, since, timed_out } => {
                 self.call_ended(member, host, since, timed_out, CallEnd::Lost, at);
                 let c = self.trouble(at, OutageCause::DeadSocket);
@@ -271,8 +279,7 @@ impl Attribution {
         self.open_by_waiting(now);
         let c = self.candidate.as_ref()?;
         let open_calls = self.tracks.calls.iter().any(|c| c.end == CallEnd::Open);
-        let proved = self.tracks.calls.iter().any(|c| self.tracks.is_dead(c));
-        let confirmed = c.confirmed || proved;
+        let confirmed = c.confirmed || self.any_dead();
         let (trouble, success, settled) = (c.last_trouble, c.success, c.settled.is_some());
         if !confirmed {
             if !open_calls && now - trouble >= QUIET {
@@ -312,7 +319,7 @@ impl Attribution {
     /// The outage that is open, as it looks now.
     pub fn open(&self, now: Moment) -> Option<Outage> {
         let c = self.candidate.as_ref()?;
-        let proved = c.confirmed || self.tracks.calls.iter().any(|c| self.tracks.is_dead(c));
+        let proved = c.confirmed || self.any_dead();
         // Writes succeed again: it may be over, and then it was over then.
         let until = c.success.map_or(now, |(at, _)| at);
         if proved { self.judge(until, true, now) } else { None }
@@ -328,7 +335,7 @@ impl Attribution {
             return;
         }
         // Another call of that session waits: the one before was answered.
-        self.end_calls(member, CallEnd::Answered, since);
+        self.answered(member);
         let from = since.max(self.tracks.host(host, at).heard);
         if self.tracks.calls.len() >= CALLS {
             return;
@@ -338,10 +345,23 @@ impl Attribution {
         self.candidate(since, OutageCause::DeadSocket);
     }
 
-    fn end_calls(&mut self, member: u64, end: CallEnd, at: Moment) {
-        for c in self.tracks.calls.iter_mut().filter(|c| c.member == member && c.end == CallEnd::Open) {
-            (c.end, c.until) = (end, at.max(c.from));
+    /// A host went: calls that still wait there are held against it from its last sign of life on.
+    fn went(&mut self, host: HostId, at: Moment) {
+        let heard = self.tracks.host(host, at).heard.min(at);
+        let open = |c: &&mut Call| c.host == host && c.end == CallEnd::Open;
+        let began = self.tracks.calls.iter_mut().filter(open).map(|c| {
+            c.from = c.from.max(heard);
+            c.from
+        });
+        if let Some(began) = began.min() {
+            // What succeeded before was no return.
+            self.trouble(began, OutageCause::DeadSocket);
         }
+    }
+
+    /// Whatever was answered in the end was on no dead socket: it is forgotten.
+    fn answered(&mut self, member: u64) {
+        self.tracks.calls.retain(|c| c.member != member || c.end != CallEnd::Open);
     }
 
     /// A call ended without an answer. What came from its host on other sockets meanwhile speaks for the host until then,

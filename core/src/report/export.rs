@@ -97,3 +97,122 @@ pub(super) fn sessions(host: &str, application: u32, monitors: u32) {
     count("application").set(application);
     count("monitors").set(monitors);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use metrics::{
+        Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+        SharedString, Unit,
+    };
+
+    use super::*;
+    use crate::error::{Class, Code};
+
+    /// The last value of each metric, by name and labels.
+    #[derive(Default, Clone)]
+    struct Seen(Arc<Mutex<BTreeMap<String, f64>>>);
+
+    struct One(Seen, String);
+
+    impl One {
+        fn is(&self, v: f64) {
+            self.0.0.lock().expect("values").insert(self.1.clone(), v);
+        }
+    }
+
+    impl CounterFn for One {
+        fn increment(&self, n: u64) {
+            self.is(f64::from(u32::try_from(n).expect("few")));
+        }
+        fn absolute(&self, n: u64) {
+            CounterFn::increment(self, n);
+        }
+    }
+
+    impl GaugeFn for One {
+        fn increment(&self, v: f64) {
+            self.is(v);
+        }
+        fn decrement(&self, v: f64) {
+            self.is(-v);
+        }
+        fn set(&self, v: f64) {
+            self.is(v);
+        }
+    }
+
+    impl HistogramFn for One {
+        fn record(&self, v: f64) {
+            self.is(v);
+        }
+    }
+
+    impl Seen {
+        fn one(&self, key: &Key) -> Arc<One> {
+            let labels: Vec<_> = key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
+            Arc::new(One(self.clone(), format!("{}{{{}}}", key.name(), labels.join(","))))
+        }
+    }
+
+    impl Recorder for Seen {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.one(key))
+        }
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.one(key))
+        }
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.one(key))
+        }
+    }
+
+    /// Dashboards are built on these names: none may change unseen.
+    #[test]
+    fn a_dashboard_finds_every_figure_under_its_name() {
+        let seen = Seen::default();
+        metrics::with_local_recorder(&seen, || {
+            dialled("a", By::Caller, "connected", Duration::from_millis(20));
+            dialled("a", By::Monitor, "connected", Duration::from_millis(1));
+            stage(Stage::Queue, Duration::from_millis(3));
+            acquired(Duration::from_millis(4), 2);
+            used(Duration::from_millis(5));
+            pool("p", 1, 2, 3);
+            timeout();
+            shed();
+            operations("a", Duration::from_millis(6), 1);
+            error(&Error::new(Code::ConnectionLost, Class::UnknownOutcome, "secret").on_host("a".to_owned()));
+            evicted("a", "reset");
+            sessions("a", 8, 9);
+        });
+        let seen = seen.0.lock().expect("values").clone();
+        let got: Vec<_> = seen.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        let pg = "db.system.name=postgresql";
+        let mut want = vec![
+            format!("db.client.connection.count{{db.client.connection.state=idle,db.client.connection.pool.name=p}} 1"),
+            format!("db.client.connection.count{{db.client.connection.state=used,db.client.connection.pool.name=p}} 2"),
+            format!("db.client.connection.create_time{{{pg},server.address=a}} 0.02"),
+            "db.client.connection.pending_requests{db.client.connection.pool.name=p} 3".to_owned(),
+            format!("db.client.connection.timeouts{{{pg}}} 1"),
+            format!("db.client.connection.use_time{{{pg}}} 0.005"),
+            format!("db.client.connection.wait_time{{{pg}}} 0.004"),
+            format!("db.client.operation.duration{{{pg},server.address=a}} 0.006"),
+            "pgfollow.dials{server.address=a,by=caller,result=connected} 1".to_owned(),
+            "pgfollow.dials{server.address=a,by=monitor,result=connected} 1".to_owned(),
+            "pgfollow.errors{class=unknown-outcome,code=ConnectionLost,db.response.status_code=,server.address=a} 1"
+                .to_owned(),
+            "pgfollow.evictions{server.address=a,cause=reset} 1".to_owned(),
+            "pgfollow.sessions{server.address=a,of=application} 8".to_owned(),
+            "pgfollow.sessions{server.address=a,of=monitors} 9".to_owned(),
+            "pgfollow.sheds{} 1".to_owned(),
+            "pgfollow.stage.duration{stage=queue} 0.003".to_owned(),
+        ];
+        want.sort();
+        assert_eq!(got, want);
+    }
+}

@@ -110,15 +110,17 @@ impl Recorder {
         let mut book = self.book();
         let now = event.at;
         match &event.kind {
-            EventKind::Topology(TopologyEvent::StateChanged { host, from, to, .. }) => {
+            EventKind::Topology(TopologyEvent::StateChanged { host, to, .. }) => {
                 if let Some(h) = book.hosts.get_mut(host) {
                     h.states.push((now, *to));
                 }
-                if let Some(says) = says(*from, *to) {
+                if let Some(says) = says(*to) {
                     self.take(&mut book, Fact::Says { host: *host, says }, now);
                 }
             }
             EventKind::Topology(TopologyEvent::NewPrimary { host, .. }) => {
+                // Its state may tell something else (all its slots are taken), and it takes writes all the same.
+                self.take(&mut book, Fact::Says { host: *host, says: Says::Accepts }, now);
                 if let Some(h) = book.hosts.get_mut(host) {
                     h.count_often_until = now + COUNT;
                     h.count_due = now + COUNT_OFTEN;
@@ -386,15 +388,13 @@ fn label(name: Option<&Arc<str>>, address: &Address) -> Arc<str> {
 }
 
 /// What a state says about writes; `None` where it says nothing new.
-fn says(from: State, to: State) -> Option<Says> {
-    Some(match to {
+fn says(state: State) -> Option<Says> {
+    Some(match state {
         State::Unknown => Says::Unknown,
         State::Primary => Says::Accepts,
-        // Its slots are taken; it takes writes as before.
-        State::Full if from == State::Primary => return None,
-        State::PrimaryReadOnly | State::Standby | State::NotReady | State::Full | State::Denied => {
-            Says::Refuses
-        }
+        // Its slots are taken; it takes writes, or takes none, as before.
+        State::Full => return None,
+        State::PrimaryReadOnly | State::Standby | State::NotReady | State::Denied => Says::Refuses,
         State::StalePrimary | State::Conflict | State::Foreign => Says::Superseded,
         // One answer may be late.
         State::Suspect(0 | 1) => return None,

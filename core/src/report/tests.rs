@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{By, Report};
 use crate::clock;
 use crate::config::Config;
-use crate::decide::topology::{Input, TermRow};
+use crate::decide::topology::{ConnectKind, EndCause, Input, TermRow};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, SqlState, Stage};
 use crate::failure::{Failed, Failure};
@@ -60,8 +60,8 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
     pass(1_000).await;
     let error =
         Error::new(Code::ConnectionLost, Class::UnknownOutcome, "gone").on_host("a (10.0.0.1:5432)".into());
-    m.feed(Input::ProbeFailed { host: a, cause: crate::decide::topology::EndCause::Reset });
-    m.feed(Input::ProbeConnectFailed { host: a, kind: crate::decide::topology::ConnectKind::Refused });
+    m.feed(Input::ProbeFailed { host: a, cause: EndCause::Reset });
+    m.feed(Input::ProbeConnectFailed { host: a, kind: ConnectKind::Refused });
     m.recorder.failed(&error, Some(a));
     let waiting = m.recorder.wait();
     pass(2_000).await;
@@ -90,6 +90,47 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
     assert!(r.to_text().contains("not_writable_yet"), "{}", r.to_text());
     let again: Report = serde_json::from_str(&serde_json::to_string(&r).expect("JSON")).expect("a report");
     assert_eq!(again, r);
+}
+
+/// The primary is gone, a caller waits.
+fn lost(m: &Arc<Monitor>) -> super::record::Waiting {
+    let rtt = Duration::from_millis(1);
+    m.feed(Input::ProbeConnected { host: HostId(0), row: row(1, false), rtt });
+    m.feed(Input::ProbeConnected { host: HostId(1), row: row(1, true), rtt });
+    m.feed(Input::ProbeFailed { host: HostId(0), cause: EndCause::Reset });
+    m.feed(Input::ProbeConnectFailed { host: HostId(0), kind: ConnectKind::Refused });
+    m.recorder.failed(&Error::new(Code::ConnectionLost, Class::Transient, "gone"), Some(HostId(0)));
+    m.recorder.wait()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_primary_without_a_free_slot_is_a_storm_of_our_own_and_no_lack_of_a_primary() {
+    let m = monitor();
+    let waiting = lost(&m);
+    let b = HostId(1);
+    m.feed(Input::ConnectFailed { host: b, kind: ConnectKind::Full });
+    for _ in 0..5 {
+        m.feed(Input::ProbeAnswered { host: b, row: row(2, false), rtt: Duration::from_millis(1) });
+        pass(400).await;
+    }
+    drop(waiting);
+    super::Ear::new(&m.recorder, b).done(true, clock::now());
+    pass(3_500).await;
+    let o = &report(&m).outages[0];
+    assert!(o.causes_ms["own_storm"] > 1_900.0, "{:?}", o.causes_ms);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_task_that_keeps_time_an_outage_ends_all_the_same() {
+    let m = monitor();
+    drop(lost(&m));
+    let ear = super::Ear::new(&m.recorder, HostId(1));
+    for _ in 0..40 {
+        pass(100).await;
+        ear.done(true, clock::now());
+    }
+    let book = m.recorder.book();
+    assert_eq!((book.outages.kept.len(), book.attribution.is_watching()), (1, false));
 }
 
 #[tokio::test(start_paused = true)]

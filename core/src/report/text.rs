@@ -21,7 +21,8 @@ pub fn duration(d: Duration) -> String {
 }
 
 fn of_ms(ms: f64) -> String {
-    duration(Duration::from_secs_f64((ms / 1e3).max(0.0)))
+    // Whatever a file says: no longer than can be told.
+    duration(Duration::from_secs_f64((ms / 1e3).clamp(0.0, 1e12)))
 }
 
 fn plural(n: u64, one: &str, many: &str) -> String {

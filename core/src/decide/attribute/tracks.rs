@@ -34,6 +34,15 @@ impl Says {
     }
 }
 
+/// Whether a host goes, from one word to the next. A standby refuses writes all the time, and goes on answering.
+fn goes(before: Says, now: Says) -> bool {
+    match now {
+        Says::Silent | Says::Gone | Says::Superseded => true,
+        Says::Refuses => before == Says::Accepts,
+        Says::Accepts | Says::Unknown => false,
+    }
+}
+
 /// From then until then; [`Moment::NEVER`] while it lasts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
@@ -115,11 +124,14 @@ impl HostTrack {
         }
     }
 
-    pub(super) fn says(&mut self, says: Says, at: Moment) {
-        if self.words.last().map_or(Says::Unknown, |w| w.says) == says {
-            return;
+    /// Whether the host went with this word.
+    pub(super) fn says(&mut self, says: Says, at: Moment) -> bool {
+        let before = self.now();
+        if before == says {
+            return false;
         }
         self.words.push(Word { from: at, says, heard: at });
+        goes(before, says)
     }
 
     pub(super) fn heard(&mut self, at: Moment) {
@@ -175,17 +187,11 @@ impl HostTrack {
         self.words[self.run(i)..=i].iter().find(|w| w.says == Says::Accepts).map(|w| w.from)
     }
 
-    /// Whether it went at or after then: a call that got no answer since was on a dead socket. A standby refuses writes
-    /// all the time, and goes on answering.
+    /// Whether it went at or after then: a call that got no answer since was on a dead socket.
     fn went(&self, since: Moment) -> bool {
         self.words.iter().enumerate().any(|(i, w)| {
-            let before = i.checked_sub(1).map(|k| self.words[k].says);
-            let went = match w.says {
-                Says::Silent | Says::Gone | Says::Superseded => true,
-                Says::Refuses => before == Some(Says::Accepts),
-                Says::Accepts | Says::Unknown => false,
-            };
-            went && w.from >= since
+            let before = i.checked_sub(1).map_or(Says::Unknown, |k| self.words[k].says);
+            goes(before, w.says) && w.from >= since
         })
     }
 
@@ -202,11 +208,10 @@ impl HostTrack {
     }
 }
 
-/// How a call ended.
+/// How a call ended that was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEnd {
     Open,
-    Answered,
     /// Its session ended under it.
     Lost,
     /// Its caller gave it up.
@@ -249,7 +254,6 @@ impl Tracks {
     /// Whether a call was on a dead socket, as far as is known by now.
     pub(super) fn is_dead(&self, c: &Call) -> bool {
         match c.end {
-            CallEnd::Answered => false,
             CallEnd::Lost => true,
             CallEnd::Open | CallEnd::GivenUp => self.hosts.get(&c.host).is_some_and(|h| h.went(c.since)),
         }
