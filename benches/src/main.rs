@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p pgfollow-bench` runs all; one file a bench.
 
+mod acquire;
 mod query_cost;
 mod stats;
 mod verdict;
@@ -45,6 +46,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Bench {
+    Acquire(acquire::Args),
     QueryCost(query_cost::Args),
     Verdict(verdict::Args),
 }
@@ -75,11 +77,16 @@ fn run(cli: &Cli) -> Result<bool, Failed> {
     }
     let wanted = BinaryOptions { pg_bin: cli.pg_bin.clone(), major: cli.pg_version };
     let binaries = Binaries::find(&wanted, &mut |line| anstream::eprintln!("{line}"))?;
-    let defaults = [Bench::QueryCost(query_cost::Args::default()), Bench::Verdict(verdict::Args::default())];
+    let defaults = [
+        Bench::QueryCost(query_cost::Args::default()),
+        Bench::Verdict(verdict::Args::default()),
+        Bench::Acquire(acquire::Args::default()),
+    ];
     let benches = cli.bench.as_ref().map_or(&defaults[..], std::slice::from_ref);
     let mut within_bounds = true;
     for bench in benches {
         let found = match bench {
+            Bench::Acquire(args) => acquire::run(args, &binaries)?,
             Bench::QueryCost(args) => query_cost::run(args, &binaries)?,
             Bench::Verdict(args) => verdict::run(args, &binaries)?,
         };

@@ -4,7 +4,7 @@
 //! [`crate::connector`] calls [`walk`], once for a plain `connect()` and again and again for one with a deadline.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
@@ -14,14 +14,17 @@ use rand::rngs::StdRng;
 
 use crate::clock::{self, Deadline, Moment};
 use crate::decide::attempt::{self, Action, Attempt, DialId, Finish, Input};
+use crate::decide::pace::{Ended, Price};
 use crate::decide::walk::TlsTry;
 use crate::error::{Attempt as Record, Class, Code, Error, Stage};
 use crate::failure::{self, Failed, Failure};
 use crate::host::{Candidate, HostId};
+use crate::lock;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{BoxFuture, Family, ResolveError};
 use crate::open::{Opened, Opener, Progress, Purpose};
+use crate::pace::Turn;
 use crate::resolve::numbered;
 
 /// What a connect works with.
@@ -31,16 +34,15 @@ pub(crate) struct Tools<'a> {
     pub(crate) monitor: &'a Arc<Monitor>,
     pub(crate) purpose: Purpose,
     pub(crate) seed: u64,
+    /// Waited for before the walk began, so that no candidate's head start passes in a queue; for its first dial.
+    pub(crate) turn: Mutex<Option<Turn>>,
 }
 
 impl Tools<'_> {
     /// Whether a session that is to write must not be on this host, writable or not.
     pub(crate) fn forbidden(&self, host: HostId) -> Option<Failure> {
         let Purpose::Caller(wanted) = self.purpose else { return None };
-        if !wanted.needs_primary() {
-            return None;
-        }
-        self.monitor.superseded(host).map(|seen| Failure::WrongRole { wanted, seen })
+        self.monitor.forbidden(host, wanted)
     }
 }
 
@@ -202,12 +204,26 @@ fn start<'a>(
     // The generation is read before the dial: what is learned of the host meanwhile makes the session an old one.
     let place = tools.monitor.place(&candidate);
     let (p, to) = (Arc::clone(&progress), candidate.clone());
-    let gate = tools.monitor.gate(place.0);
+    let waited = lock(&tools.turn).take();
     let attempt = async move {
         let open = async {
-            // The gate is never closed, so it is only waited for.
-            let _turn = gate.acquire().await;
-            tools.opener.open(&to, place, tls, tools.purpose, &p).await
+            let pace = &tools.monitor.pace;
+            let turn = match waited {
+                Some(turn) if turn.is_for(place.0) => turn,
+                Some(other) => {
+                    drop(other);
+                    pace.turn(Some(place.0), Price::Paid).await
+                }
+                None => pace.turn(Some(place.0), Price::Later).await,
+            };
+            let began = clock::now();
+            let result = tools.opener.open(&to, place, tls, tools.purpose, &p).await;
+            turn.done(match &result {
+                Ok(_) => Ended::LoggedIn(clock::now() - began),
+                Err(failed) if failed.is_refusal() => Ended::Refused,
+                Err(_) => Ended::Otherwise,
+            });
+            result
         };
         let result = match until.bound(open).await {
             Ok(result) => result,
@@ -240,6 +256,11 @@ fn record(c: &Candidate, stage: Stage, took: Duration) -> Record {
 
 fn success(c: &Candidate, took: Duration) -> Record {
     Record { message: "connected".to_owned(), ..record(c, Stage::Role, took) }
+}
+
+/// The caller's deadline passed before its login's turn came.
+pub(crate) fn never_began() -> Error {
+    out_of_time(Vec::new(), &HashMap::new()).at_stage(Stage::Pace)
 }
 
 fn out_of_time(mut attempts: Vec<Record>, under_way: &HashMap<DialId, Dialling>) -> Error {

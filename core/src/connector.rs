@@ -4,8 +4,8 @@
 //! when a connect is tried again: what a connect is, is [`crate::connect`]'s.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -16,16 +16,19 @@ use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
 use crate::connect::{self, Tools};
 use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
+use crate::decide::pace::Price;
 use crate::decide::topology::{Input, Snapshot, State};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
 use crate::event::Event;
 use crate::host::{Address, HostId};
 use crate::listener::Listener;
+use crate::lock;
 use crate::lookup::LookUp;
 use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
+use crate::pool::{Pool, PoolOptions};
 use crate::resolve::Resolver;
 use crate::session::Session;
 use crate::spare::Spares;
@@ -34,6 +37,8 @@ use crate::spare::Spares;
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause between two walks: an answer of the topology ends any pause at once.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A plain connect whose turn wouldn't come within this is refused.
+const TURN: Duration = Duration::from_secs(30);
 
 /// Whether a service should call itself ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +72,8 @@ struct Inner {
     /// Somebody is having the first look around.
     looking: AtomicBool,
     seed: AtomicU64,
+    /// When the last walk during a search began, and how the last one of all failed.
+    last_walk: Mutex<(Option<Moment>, Option<Error>)>,
 }
 
 impl Drop for Inner {
@@ -162,12 +169,6 @@ impl Connector {
         dial: Option<Arc<dyn Dial>>,
         seed: Option<u64>,
     ) -> Result<Self, Error> {
-        if config.hosts.len() > 1 && config.target_session_attrs.is_none() {
-            tracing::info!(
-                target: "pgfollow",
-                "target_session_attrs isn't set: any host will do, a standby too; a service that writes wants read-write"
-            );
-        }
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(
@@ -190,6 +191,7 @@ impl Connector {
             spares: Arc::default(),
             looking: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
+            last_walk: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -246,10 +248,14 @@ impl Connector {
         self.first_look(attrs, deadline).await;
         let mut before: Option<Error> = None;
         loop {
-            let e = match self.walk(attrs, deadline).await {
-                Ok(s) => return Ok(s),
-                Err(e) => e,
+            let e = match self.told(attrs) {
+                Some(e) => e,
+                None => match self.walk(attrs, deadline).await {
+                    Ok(s) => return Ok(s),
+                    Err(e) => e,
+                },
             };
+            lock(&self.inner.last_walk).1 = Some(e.again());
             failed(&e);
             let now = clock::now();
             if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
@@ -257,7 +263,8 @@ impl Connector {
                 let attempts = [whole.attempts(), e.attempts()].concat();
                 return Err(connect::too_late(whole.with_attempts(attempts), patience));
             }
-            if e.class() != Class::Transient || e.code() == Code::DeadlinePassed {
+            let over = matches!(e.code(), Code::DeadlinePassed | Code::Overloaded);
+            if e.class() != Class::Transient || over {
                 return Err(e);
             }
             if deadline.passed(now) {
@@ -274,8 +281,49 @@ impl Connector {
         }
     }
 
+    /// A pool of sessions by the connection string's options (`pool_max_conns`, …).
+    ///
+    /// ```
+    /// # fn f() -> Result<(), pgfollow::Error> {
+    /// let connector = pgfollow::Connector::new("host=db-a,db-b dbname=orders user=app pool_max_conns=20")?;
+    /// let writes = connector.pool();
+    /// let reads = connector.pool_with(|o| o.attrs(pgfollow::SessionAttrs::PreferStandby))?;
+    /// # let _ = (writes, reads); Ok(()) }
+    /// # f().unwrap();
+    /// ```
+    pub fn pool(&self) -> Pool {
+        self.pool_with(|o| o).expect("the configuration's own options were checked when it was built")
+    }
+
+    /// A pool whose options differ from the connection string's.
+    ///
+    /// # Errors
+    /// Options that contradict each other.
+    pub fn pool_with(&self, change: impl FnOnce(PoolOptions) -> PoolOptions) -> Result<Pool, Error> {
+        let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
+        Pool::new(self.clone(), change(PoolOptions::of(&self.inner.config)), seed)
+    }
+
+    /// What another caller's walk ended with, a moment ago: while a primary is sought, one walks for all. Walks of all
+    /// callers would load hosts that are busy being promoted, and their logins would be missing from the rate when the
+    /// primary is there.
+    fn told(&self, attrs: SessionAttrs) -> Option<Error> {
+        if !self.searching(attrs) {
+            return None;
+        }
+        let mut last = lock(&self.inner.last_walk);
+        let now = clock::now();
+        if last.0.is_none_or(|began| now - began >= PAUSE_MAX) {
+            last.0 = Some(now);
+            return None;
+        }
+        let none =
+            || Error::new(Code::NoHostFits, Class::Transient, "no host is known to be primary, it is sought");
+        Some(last.1.as_ref().map_or_else(none, Error::again))
+    }
+
     /// Whether the monitor is looking for the only host that would do.
-    fn searching(&self, attrs: SessionAttrs) -> bool {
+    pub(crate) fn searching(&self, attrs: SessionAttrs) -> bool {
         attrs.needs_primary()
             && self.inner.config.monitor != MonitorMode::Off
             && self.inner.monitor.settled()
@@ -324,6 +372,20 @@ impl Connector {
         let Inner { config, opener, look_up, monitor, .. } = &*self.inner;
         let writes = attrs.needs_primary();
         let tuning = &config.tuning;
+        let known = || monitor.primary().filter(|(_, fresh)| writes && *fresh).map(|(c, _)| c);
+        if let Some(host) = known().map(|c| monitor.place(&c).0)
+            && let Some(opened) = self.inner.spares.take(host, attrs, monitor, deadline).await
+        {
+            monitor.opened(&opened);
+            // Its own answer can be what shows that another one is right.
+            if monitor.forbidden(host, attrs).is_none() {
+                return Ok(Session::new(connect::Arrived::ahead(opened), Arc::clone(opener)));
+            }
+        }
+        monitor.pace.admit(deadline.left(clock::now()).unwrap_or(TURN))?;
+        let host = known().map(|c| monitor.place(&c).0);
+        let turn = deadline.bound(monitor.pace.turn(host, Price::Token)).await;
+        let turn = turn.map_err(|clock::Elapsed| connect::never_began())?;
         let options = Options {
             walk: config.host_walk,
             sslmode: config.tls.sslmode,
@@ -333,7 +395,7 @@ impl Connector {
             stagger: tuning.stagger,
             stagger_min: tuning.stagger_min,
             fastest_rtt: monitor.fastest_rtt(),
-            prefer: monitor.primary().filter(|(_, fresh)| writes && *fresh).map(|(c, _)| c),
+            prefer: known(),
             first_write: self.first_write(attrs),
             local_dir: config.local_socket_dir.clone(),
         };
@@ -343,16 +405,8 @@ impl Connector {
             monitor,
             purpose: Purpose::Caller(attrs),
             seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
+            turn: Mutex::new(Some(turn)),
         };
-        if let Some(host) = options.prefer.as_ref().map(|c| monitor.place(c).0)
-            && let Some(opened) = self.inner.spares.take(host, attrs, monitor, deadline).await
-        {
-            monitor.opened(&opened);
-            // Its own answer can be what shows that another one is right.
-            if tools.forbidden(host).is_none() {
-                return Ok(Session::new(connect::Arrived::ahead(opened), Arc::clone(opener)));
-            }
-        }
         let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
         Ok(Session::new(arrived, Arc::clone(opener)))
     }

@@ -75,6 +75,8 @@ codes! {
     DeadlinePassed = 80,
     /// The connector is closed.
     Closed = 81,
+    /// Refused at once: the caller could not have been served within its patience. `retry_after` says when to come back.
+    Overloaded = 82,
     /// An error of pgfollow itself: please report it.
     Internal = 99,
 }
@@ -344,6 +346,36 @@ with! {
 }
 
 impl Error {
+    /// The same again for another caller, without the driver's error inside.
+    pub(crate) fn again(&self) -> Self {
+        let Parts {
+            code,
+            class,
+            message,
+            stage,
+            sqlstate,
+            host,
+            sent,
+            transaction,
+            retry_after,
+            attempts,
+            ..
+        } = &*self.0;
+        Self(Box::new(Parts {
+            code: *code,
+            class: *class,
+            message: message.clone(),
+            stage: *stage,
+            sqlstate: *sqlstate,
+            host: host.clone(),
+            sent: *sent,
+            transaction: *transaction,
+            retry_after: *retry_after,
+            attempts: attempts.clone(),
+            source: None,
+        }))
+    }
+
     /// The same with another class, where the caller of a diagnosis knows more.
     pub(crate) fn with_class(mut self, class: Class) -> Self {
         self.0.class = class;
@@ -379,26 +411,6 @@ impl Error {
             next = wrapped.map(|w| w as _).or_else(|| e.source());
         }
         None
-    }
-
-    /// The same once more, without what lies underneath: for a wrapper that keeps this one.
-    pub(crate) fn copy(&self) -> Self {
-        let Parts { code, class, stage, sqlstate, sent, transaction, retry_after, .. } = *self.0;
-        let (message, host) = (self.0.message.clone(), self.0.host.clone());
-        let attempts = self.0.attempts.clone();
-        Self(Box::new(Parts {
-            code,
-            class,
-            message,
-            stage,
-            sqlstate,
-            host,
-            sent,
-            transaction,
-            retry_after,
-            attempts,
-            source: None,
-        }))
     }
 
     /// Adds the attempts of a connect.

@@ -154,4 +154,9 @@ impl Failed {
     pub fn new(stage: Stage, failure: Failure) -> Self {
         Self { stage, failure }
     }
+
+    /// Whether the server has too much to do (53300), or starts or stops (57P03).
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(&self.failure, Failure::Server { sqlstate, .. } if ["53300", "57P03"].contains(&sqlstate.as_str()))
+    }
 }

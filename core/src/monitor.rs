@@ -15,22 +15,23 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, broadcast, watch as version};
+use tokio::sync::{Notify, broadcast, watch as version};
 use tokio::task::JoinHandle;
 
 use crate::clock::{self, Moment};
-use crate::config::{Config, MonitorMode};
+use crate::config::{Config, MonitorMode, SessionAttrs};
 use crate::decide::topology::{
     Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, ProbeState, RoleFacts,
-    Snapshot, State, Topology, TopologyOptions,
+    Snapshot, State, Topology, TopologyEvent, TopologyOptions,
 };
 use crate::error::{Code, SqlState};
 use crate::event::{Event, EventKind};
-use crate::failure::Failed;
+use crate::failure::{Failed, Failure};
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::lookup::{self, LookUp};
 use crate::open::{Opened, Opener};
+use crate::pace::Governor;
 use crate::session::cancel;
 use crate::session::member::{EndCause, Member};
 use crate::tap::News;
@@ -39,9 +40,6 @@ use probes::Probes;
 
 /// Events kept for readers that are slow; a reader that falls further behind is told how many it missed.
 const EVENTS: usize = 1_024;
-/// Logins at once to one host. A login costs the server CPU (SCRAM: 4 ms); done side by side by a whole process, all
-/// would end late together, the first one too.
-const HANDSHAKES: usize = 2;
 /// For this long after a host was healthy, 28000 is taken for a passing state: some managed services answer it while
 /// they restart.
 const HEALTHY_MEMORY: Duration = Duration::from_secs(60);
@@ -65,7 +63,8 @@ pub(crate) struct Monitor {
     searching: AtomicBool,
     /// The connector is gone: nothing new is begun.
     closed: AtomicBool,
-    gates: Mutex<HashMap<HostId, Arc<Semaphore>>>,
+    /// How fast callers log in; the monitor's own dials have a limit of theirs.
+    pub(crate) pace: Arc<Governor>,
     /// The runtime that was started in last, and the watch task there.
     running: Mutex<Option<Running>>,
 }
@@ -91,6 +90,7 @@ impl Monitor {
         look_up: Arc<LookUp>,
         seed: u64,
     ) -> Arc<Self> {
+        let pace = Governor::new(config.max_connect_rate, config.tuning.jitter, seed);
         let topology = Topology::new(TopologyOptions::from_config(&config, seed));
         let snapshot = ArcSwap::from_pointee(topology.snapshot(clock::now()));
         let monitor = Arc::new(Self {
@@ -109,7 +109,7 @@ impl Monitor {
             waiting: AtomicU64::new(0),
             searching: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            gates: Mutex::default(),
+            pace,
             running: Mutex::default(),
         });
         monitor.opener.watched_by(Arc::downgrade(&monitor));
@@ -215,6 +215,9 @@ impl Monitor {
                 }
                 Action::Event(event) => {
                     tracing::debug!(target: "pgfollow", ?event, "topology");
+                    if matches!(event, TopologyEvent::NewPrimary { .. }) {
+                        self.pace.new_primary();
+                    }
                     self.tell(EventKind::Topology(event), now);
                 }
             }
@@ -225,6 +228,8 @@ impl Monitor {
     fn clear(self: &Arc<Self>, host: HostId, generation: u64, cause: Cause, idle: bool, in_flight: InFlight) {
         let verdict = self.verdict(host, cause);
         for m in self.members_of(host).into_iter().filter(|m| m.generation() < generation) {
+            // Whatever becomes of what runs on it: it is not lent again.
+            m.retire();
             if !m.tap.busy() {
                 if idle {
                     m.end(verdict.clone());
@@ -334,9 +339,12 @@ impl Monitor {
         Some((self.candidate(id)?, fresh))
     }
 
-    /// What forbids writing on a host though it takes writes: another one is known to be right.
-    pub(crate) fn superseded(&self, host: HostId) -> Option<&'static str> {
-        lock(&self.topology).superseded(host)
+    /// What forbids a session that is to write on a host, writable or not: another one is known to be right.
+    pub(crate) fn forbidden(&self, host: HostId, wanted: SessionAttrs) -> Option<Failure> {
+        if !wanted.needs_primary() {
+            return None;
+        }
+        lock(&self.topology).superseded(host).map(|seen| Failure::WrongRole { wanted, seen })
     }
 
     /// Whether the process has looked around once.
@@ -362,16 +370,14 @@ impl Monitor {
                 row: s.term,
             },
         });
-        // It may have ended between its login and its registration.
+        // It may have become an old one, or have ended, between its login and its registration.
+        if s.member.generation() < self.generation(s.member.host) {
+            s.member.retire();
+        }
         if s.member.ended().is_some() {
             self.ended(&s.member);
         }
         self.wake.notify_one();
-    }
-
-    /// Who may log in to a host now.
-    pub(crate) fn gate(&self, host: HostId) -> Arc<Semaphore> {
-        Arc::clone(lock(&self.gates).entry(host).or_insert_with(|| Arc::new(Semaphore::new(HANDSHAKES))))
     }
 
     /// A caller's connect failed there. Says whether the host was healthy a short while ago.

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 
 use crate::clock::{self, Deadline};
 use crate::config::{Endpoint, SessionAttrs};
+use crate::decide::pace::Price;
 use crate::decide::topology::State;
 use crate::decide::walk::TlsTry;
 use crate::host::HostId;
@@ -102,9 +103,9 @@ async fn open(monitor: &Arc<Monitor>, host: HostId, spares: &Weak<Spares>) {
     let opener: &Opener = &monitor.opener;
     let tls = TlsTry::first(opener.sslmode(), to.address.is_unix());
     let place = (host, monitor.generation(host));
-    let gate = monitor.gate(host);
+    let pace = &monitor.pace;
     let login = async {
-        let _turn = gate.acquire().await;
+        let _turn = pace.turn(Some(host), Price::Later).await;
         opener.open(&to, place, tls, Purpose::Caller(SessionAttrs::Any), &Progress::new()).await
     };
     let until = Deadline::after(monitor.config.connect_timeout.unwrap_or(LOGIN));

@@ -72,6 +72,8 @@ pub(crate) async fn play(
     progress.stage(plan.fault.told());
     let promotions = progress.count_while(&clients, fault::inject(plan.fault, &cluster)).await?;
     let last = promotions.last().cloned().ok_or_else(|| LabError::State("nothing was promoted".into()))?;
+    // A standby that was rewound before its promotion was started anew since, and calls itself otherwise now.
+    nodes[last.node] = ask_identity(&cluster.node(last.node).session().await?).await?;
 
     progress.stage("watching the clients come back");
     let (connections, ()) = progress

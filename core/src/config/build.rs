@@ -142,8 +142,8 @@ impl Config {
         }
         if self.hosts.len() > 1 && self.target_session_attrs.is_none() {
             notes.push(
-                "target_session_attrs isn't set: any of the hosts will do, a standby too; a service that writes wants \
-                 target_session_attrs=read-write"
+                "target_session_attrs isn't set: for connect any of the hosts will do, a standby too (a pool takes \
+                 read-write); a service that writes wants target_session_attrs=read-write"
                     .to_owned(),
             );
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -176,7 +176,7 @@ async fn drive(
     watcher: &Weak<Monitor>,
 ) {
     let mut parting = None;
-    poll_fn(|cx| {
+    let mut turn = |cx: &mut Context<'_>| {
         // Before the look, so that an end decided in between rings.
         member.bell.register(cx.waker());
         if member.ended().is_some() {
@@ -218,6 +218,12 @@ async fn drive(
                 }
             }
         }
+    };
+    poll_fn(|cx| {
+        let number = member.turn_begins();
+        let polled = turn(cx);
+        member.turn_ends(number);
+        polled
     })
     .await;
 }

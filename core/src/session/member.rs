@@ -106,6 +106,16 @@ pub(crate) struct Member {
     pub(crate) bell: AtomicWaker,
     /// Its owner has let go of it.
     left: AtomicBool,
+    turns: Turns,
+}
+
+/// The driver's turns: how many it began, and the last that it finished. A turn takes up all requests that were made
+/// before it began.
+#[derive(Default)]
+struct Turns {
+    begun: AtomicU64,
+    finished: AtomicU64,
+    waker: AtomicWaker,
 }
 
 /// A socket's TCP_USER_TIMEOUT, which may rest while a live host takes nothing ([`crate::decide::patience`]).
@@ -161,6 +171,7 @@ impl Member {
             end: OnceLock::new(),
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
+            turns: Turns::default(),
         }
     }
 
@@ -248,5 +259,39 @@ impl Member {
     /// Whether the session's owner has let go of it.
     pub(crate) fn left(&self) -> bool {
         self.left.load(Ordering::Acquire)
+    }
+
+    /// The driver begins a turn.
+    pub(crate) fn turn_begins(&self) -> u64 {
+        self.turns.begun.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The driver finished it: whatever was asked before it began has been taken up.
+    pub(crate) fn turn_ends(&self, turn: u64) {
+        self.turns.finished.store(turn, Ordering::Release);
+        self.turns.waker.wake();
+    }
+
+    /// Sends the driver on a turn. Once [`Self::taken_up`] that mark, the tap knows all that was asked before: also what
+    /// a dropped call left in the driver's queue.
+    pub(crate) fn mark(&self) -> u64 {
+        // A read that also writes: the driver's next turn begins after it, and so after all that came before it here.
+        let mark = self.turns.begun.fetch_add(0, Ordering::AcqRel);
+        self.bell.wake();
+        mark
+    }
+
+    /// Whether the driver has finished a turn that began after the mark.
+    pub(crate) fn taken_up(&self, mark: u64) -> bool {
+        self.turns.finished.load(Ordering::Acquire) > mark || self.ended().is_some()
+    }
+
+    /// Waits for that. For one waiter at a time.
+    pub(crate) async fn take_up(&self, mark: u64) {
+        std::future::poll_fn(|cx| {
+            self.turns.waker.register(cx.waker());
+            if self.taken_up(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
     }
 }

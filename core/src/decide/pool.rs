@@ -1,0 +1,390 @@
+//! The pool's book: which session is lent, idle, opened or settled, who waits, and what happens next.
+//!
+//! Decides who gets a session, when one must be proved first, when one is opened, tested or closed, and who is refused.
+//! It holds no session and no caller, only their numbers: [`crate::pool`] does. Rules: waiters are served in their order;
+//! whoever comes while somebody waits, waits too. The session that came back last is lent first, so the others can be
+//! proved or given up. Two are opened at a time: more logins at once would only end later, all of them. A session's
+//! lifetime is drawn once, at its birth: drawn anew at each look, all would die at the earliest moment.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rand::{Rng, RngExt};
+
+use crate::clock::Moment;
+use crate::decide::shed::{Queue, Shed, WAITERS_PER_CONNECTION, shed};
+use crate::host::HostId;
+
+/// Sessions that are opened at once.
+const OPEN_AT_ONCE: usize = 2;
+/// Pauses between attempts to refill after one that failed for good, first and longest.
+const REFILL_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// The number of a session's place in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId(pub usize);
+
+/// The number of a caller who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaiterId(pub u64);
+
+/// What a pool is to be.
+#[derive(Clone, Debug)]
+pub struct PoolRules {
+    /// Most sessions (`pool_max_conns`).
+    pub max: usize,
+    /// Sessions kept open (`pool_min_conns`).
+    pub min: usize,
+    /// A session that was silent for this long is proved before it is lent (`pool_validate_after`).
+    pub validate_after: Duration,
+    /// Longest life of a session (`pool_max_conn_lifetime`); zero: no end.
+    pub lifetime: Duration,
+    /// Share of the lifetime that chance takes away.
+    pub lifetime_jitter: f64,
+    /// A session that nobody wanted for this long is closed, down to `min`.
+    pub idle_max: Duration,
+    /// An idle session is tested this often.
+    pub test_every: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    host: HostId,
+    /// The last proof that it lives.
+    alive: Moment,
+    expires: Moment,
+    /// When it was lent last, or opened.
+    wanted: Moment,
+    /// It was too old when it was lent last.
+    outlived: bool,
+}
+
+/// A session for a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lend {
+    /// Which.
+    pub slot: SlotId,
+    /// It has been silent for long: a ping must prove it first.
+    pub prove: bool,
+}
+
+/// What becomes of a session that came free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It goes to that caller.
+    To(WaiterId),
+    /// It waits for a caller.
+    Keep,
+    /// It is closed, its place is free.
+    Close,
+}
+
+/// How a session came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// Usable; a byte of the server proved it alive then.
+    Good(Moment),
+    /// Not to be used again.
+    Bad,
+}
+
+/// What an idle session is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing speaks against it; its last byte came then.
+    Good(Moment),
+    /// A sibling died: only a ping can tell.
+    Doubted,
+    /// It has ended, or its host isn't right any more.
+    Bad,
+}
+
+/// What a look at the idle sessions leads to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// To be closed; their places are free.
+    pub close: Vec<SlotId>,
+    /// To be tested; they come back as [`Back`].
+    pub test: Vec<SlotId>,
+}
+
+/// How many sessions are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[expect(missing_docs, reason = "the words say it")]
+pub struct Counts {
+    pub idle: usize,
+    pub lent: usize,
+    pub opening: usize,
+    pub settling: usize,
+    pub waiting: usize,
+}
+
+/// The book of one pool.
+#[derive(Debug)]
+pub struct Pool {
+    rules: PoolRules,
+    slots: Vec<Slot>,
+    free: Vec<SlotId>,
+    /// The one that came back last is at the end.
+    idle: Vec<SlotId>,
+    opening: usize,
+    settling: usize,
+    waiters: VecDeque<WaiterId>,
+    next_waiter: u64,
+    mean_hold: Option<Duration>,
+    refill: Option<(Moment, Duration)>,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(rules: PoolRules) -> Self {
+        Self {
+            slots: Vec::with_capacity(rules.max),
+            free: Vec::new(),
+            idle: Vec::with_capacity(rules.max),
+            opening: 0,
+            settling: 0,
+            waiters: VecDeque::new(),
+            next_waiter: 0,
+            mean_hold: None,
+            refill: None,
+            rules,
+        }
+    }
+
+    /// Sessions and those that are being opened.
+    pub fn size(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// How many are in which state.
+    pub fn counts(&self) -> Counts {
+        let (idle, opening, settling) = (self.idle.len(), self.opening, self.settling);
+        let lent = self.size() - idle - opening - settling;
+        Counts { idle, lent, opening, settling, waiting: self.waiters.len() }
+    }
+
+    /// A session for a caller who has come now, if he need not wait.
+    pub fn acquire(&mut self, now: Moment) -> Option<Lend> {
+        if !self.waiters.is_empty() {
+            return None;
+        }
+        let slot = self.idle.pop()?;
+        let s = &mut self.slots[slot.0];
+        s.wanted = now;
+        s.outlived = now >= s.expires;
+        Some(Lend { slot, prove: now - s.alive >= self.rules.validate_after })
+    }
+
+    /// A caller begins to wait; `again`: it was given a session that failed, and keeps its place.
+    ///
+    /// # Errors
+    /// It is refused: it could not be served within its patience.
+    pub fn wait(&mut self, again: bool, patience: Duration, searching: bool) -> Result<WaiterId, Shed> {
+        if !again && let Some(refused) = shed(&self.queue(searching), patience) {
+            return Err(refused);
+        }
+        let id = WaiterId(self.next_waiter);
+        self.next_waiter += 1;
+        if again {
+            self.waiters.push_front(id);
+        } else {
+            self.waiters.push_back(id);
+        }
+        Ok(id)
+    }
+
+    fn queue(&self, searching: bool) -> Queue {
+        Queue {
+            ahead: self.waiters.len(),
+            limit: self.rules.max * WAITERS_PER_CONNECTION,
+            mean_hold: self.mean_hold,
+            usable: self.size() - self.opening,
+            searching,
+        }
+    }
+
+    /// A caller waits no longer. (One to whom a session is on its way gives that back.)
+    pub fn leave(&mut self, waiter: WaiterId) {
+        self.waiters.retain(|w| *w != waiter);
+    }
+
+    /// All who wait, to be told why they can't be served.
+    pub fn turn_away(&mut self) -> Vec<WaiterId> {
+        self.waiters.drain(..).collect()
+    }
+
+    /// A place for a session to be opened now, if one is wanted.
+    pub fn open(&mut self, now: Moment) -> Option<SlotId> {
+        let short = self.size() < self.rules.min && self.refill.is_none_or(|(due, _)| due <= now);
+        let wanted = self.waiters.len() > self.opening || short;
+        if !wanted || self.opening >= OPEN_AT_ONCE || self.size() >= self.rules.max {
+            return None;
+        }
+        self.opening += 1;
+        let slot = Slot { host: HostId(0), alive: now, expires: Moment::NEVER, wanted: now, outlived: false };
+        Some(match self.free.pop() {
+            Some(id) => {
+                self.slots[id.0] = slot;
+                id
+            }
+            None => {
+                self.slots.push(slot);
+                SlotId(self.slots.len() - 1)
+            }
+        })
+    }
+
+    /// A session was opened.
+    pub fn opened(&mut self, slot: SlotId, host: HostId, now: Moment, rng: &mut impl Rng) -> Next {
+        self.opening -= 1;
+        self.refill = None;
+        let PoolRules { lifetime, lifetime_jitter, .. } = self.rules;
+        let s = &mut self.slots[slot.0];
+        s.host = host;
+        s.alive = now;
+        if !lifetime.is_zero() {
+            s.expires = now + lifetime.mul_f64(1.0 - rng.random_range(0.0..=lifetime_jitter));
+        }
+        self.place(slot, now)
+    }
+
+    /// None could be opened; `for_good`: another try at once is useless.
+    pub fn not_opened(&mut self, slot: SlotId, for_good: bool, now: Moment, rng: &mut impl Rng) {
+        self.opening -= 1;
+        self.release(slot);
+        if for_good {
+            let (first, most) = REFILL_PAUSE;
+            let pause = self.refill.map_or(first, |(_, p)| (p * 2).min(most));
+            self.refill = Some((now + pause.mul_f64(rng.random_range(0.8..=1.2)), pause));
+        }
+    }
+
+    /// Whether how long it was kept is worth a look at the clock when a session comes back now.
+    pub fn wants_hold(&self) -> bool {
+        !self.waiters.is_empty() || self.mean_hold.is_none()
+    }
+
+    /// A caller gave a session back. `now` where [`Self::wants_hold`].
+    pub fn back(&mut self, slot: SlotId, how: Back, now: Option<Moment>) -> Next {
+        let s = &mut self.slots[slot.0];
+        if let Some(now) = now {
+            let hold = now - s.wanted;
+            self.mean_hold = Some(self.mean_hold.map_or(hold, |mean| mean * 7 / 8 + hold / 8));
+        }
+        let Back::Good(alive) = how else { return self.close(slot) };
+        s.alive = alive;
+        if s.outlived {
+            return self.close(slot);
+        }
+        self.place(slot, alive)
+    }
+
+    /// A session that a caller gave back is brought out of its transaction first; it comes back by [`Self::settled`].
+    pub fn settle(&mut self) {
+        self.settling += 1;
+    }
+
+    /// A session was settled or tested.
+    pub fn settled(&mut self, slot: SlotId, how: Back) -> Next {
+        self.settling -= 1;
+        match how {
+            Back::Bad => self.close(slot),
+            Back::Good(alive) => {
+                self.slots[slot.0].alive = alive;
+                self.place(slot, alive)
+            }
+        }
+    }
+
+    /// A session that was lent failed its ping: its silent siblings on that host, silent for as long, are as dead. They
+    /// are closed; nobody loses work by it.
+    pub fn silent(&mut self, slot: SlotId) -> Vec<SlotId> {
+        let Slot { host, alive, .. } = self.slots[slot.0];
+        let dead: Vec<SlotId> = self
+            .idle
+            .iter()
+            .copied()
+            .filter(|s| self.slots[s.0].host == host && self.slots[s.0].alive <= alive)
+            .collect();
+        self.idle.retain(|s| !dead.contains(s));
+        for s in &dead {
+            self.release(*s);
+        }
+        dead
+    }
+
+    /// Looks at the idle sessions.
+    pub fn sweep(&mut self, now: Moment, mut look: impl FnMut(SlotId) -> Look) -> Sweep {
+        let mut sweep = Sweep::default();
+        let mut kept = Vec::with_capacity(self.idle.len());
+        for id in std::mem::take(&mut self.idle) {
+            let s = &mut self.slots[id.0];
+            let looked = look(id);
+            if let Look::Good(alive) = looked {
+                s.alive = s.alive.max(alive);
+            }
+            let Slot { alive, expires, wanted, .. } = *s;
+            let superfluous = now - wanted >= self.rules.idle_max && self.size() > self.rules.min;
+            if looked == Look::Bad || now >= expires || superfluous {
+                self.release(id);
+                sweep.close.push(id);
+            } else if looked == Look::Doubted || now - alive >= self.rules.test_every {
+                self.settling += 1;
+                sweep.test.push(id);
+            } else {
+                kept.push(id);
+            }
+        }
+        self.idle = kept;
+        sweep
+    }
+
+    /// When [`Self::sweep`] or [`Self::open`] may have something to do, if nothing happens before.
+    pub fn next(&self) -> Moment {
+        let PoolRules { idle_max, test_every, min, .. } = self.rules;
+        let of = |s: &SlotId| {
+            let s = &self.slots[s.0];
+            let superfluous = if self.size() > min { s.wanted + idle_max } else { Moment::NEVER };
+            s.expires.min(s.alive + test_every).min(superfluous)
+        };
+        let refill = if self.size() < min { self.refill.map(|(due, _)| due) } else { None };
+        self.idle.iter().map(of).chain(refill).min().unwrap_or(Moment::NEVER)
+    }
+
+    /// Gives up all idle sessions: the pool is closed.
+    pub fn drain(&mut self) -> Vec<SlotId> {
+        let all = std::mem::take(&mut self.idle);
+        for s in &all {
+            self.release(*s);
+        }
+        all
+    }
+
+    /// A session is taken out of the pool for good, by its caller.
+    pub fn detach(&mut self, slot: SlotId) {
+        self.release(slot);
+    }
+
+    fn place(&mut self, slot: SlotId, now: Moment) -> Next {
+        match self.waiters.pop_front() {
+            Some(waiter) => {
+                self.slots[slot.0].wanted = now;
+                Next::To(waiter)
+            }
+            None => {
+                self.idle.push(slot);
+                Next::Keep
+            }
+        }
+    }
+
+    fn close(&mut self, slot: SlotId) -> Next {
+        self.release(slot);
+        Next::Close
+    }
+
+    fn release(&mut self, slot: SlotId) {
+        self.free.push(slot);
+    }
+}

@@ -1,0 +1,429 @@
+//! Sessions that are lent and come back: acquire, release, close.
+//!
+//! Decides nothing: [`crate::decide::pool`] has the book and says who gets what. Everything here is done under one short
+//! lock that is never held across a wait. Sessions are opened by tasks of the pool ([`keeper`]), never by a caller: one
+//! who leaves early loses its place in the queue and nothing else. What a caller holds is a [`PoolSession`] ([`lent`]).
+
+mod keeper;
+mod lent;
+mod options;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock::{self, Deadline};
+use crate::config::SessionAttrs;
+use crate::connector::Connector;
+use crate::decide::pool::{self as book, Back, Next, SlotId, WaiterId};
+use crate::decide::shed::Shed;
+use crate::error::{Class, Code, Error, Stage, TxStatus};
+use crate::lock;
+use crate::session::Session;
+
+pub use lent::PoolSession;
+pub use options::{PoolOptions, PoolStats};
+
+/// A bounded pool of sessions on the wanted host. Cheap to clone; all clones are the same pool. Several pools (one
+/// read-write, one prefer-standby) may share one [`Connector`].
+///
+/// ```no_run
+/// # async fn f() -> Result<(), pgfollow::Error> {
+/// let pool = pgfollow::Pool::connect("postgresql://app@db-a,db-b,db-c/orders")?;
+/// let session = pool.acquire().await?;
+/// let row = session.query_one("SELECT count(*) FROM orders", &[]).await.map_err(|e| session.why().diagnose(e))?;
+/// # let _: i64 = row.get(0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+/// What all handles, lent sessions and tasks of a pool share.
+pub(crate) struct Shared {
+    connector: Connector,
+    attrs: SessionAttrs,
+    options: PoolOptions,
+    state: Mutex<State>,
+    /// The keeper has something to do.
+    work: Arc<Notify>,
+    started: Once,
+}
+
+struct State {
+    book: book::Pool,
+    /// The idle sessions, by the numbers of their places.
+    idle: Vec<Option<Box<Held>>>,
+    waiters: HashMap<WaiterId, oneshot::Sender<Grant>>,
+    /// Came back inside a transaction, or with a request out: the keeper brings them out of it.
+    #[expect(clippy::vec_box, reason = "they are boxed before and after")]
+    unsettled: Vec<Box<Held>>,
+    rng: StdRng,
+    stats: PoolStats,
+    /// Why the last session could not be opened, for callers whose patience ends.
+    last_failure: Option<Error>,
+    closed: bool,
+    /// Told when the last session has gone.
+    empty: Arc<Notify>,
+}
+
+/// A session and its place.
+pub(crate) struct Held {
+    session: Session,
+    slot: SlotId,
+    /// It was used: what its last caller dropped may still be in the driver's queue, until the driver's turn after this
+    /// mark is over.
+    mark: Option<u64>,
+}
+
+/// What a waiter gets.
+enum Grant {
+    Session(Box<Held>),
+    Failed(Error),
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.work.notify_one();
+    }
+}
+
+impl Pool {
+    /// From a connection string, with a connector of its own. Opens nothing until the first [`Self::acquire`]. A string
+    /// with several hosts and no `target_session_attrs` means read-write here.
+    ///
+    /// # Errors
+    /// [`Class::Permanent`], naming the option and the remedy.
+    pub fn connect(conninfo: &str) -> Result<Self, Error> {
+        Ok(Connector::new(conninfo)?.pool())
+    }
+
+    pub(crate) fn new(connector: Connector, options: PoolOptions, seed: u64) -> Result<Self, Error> {
+        let rules = options.rules()?;
+        // With several hosts the configuration's warnings have said so.
+        let several = connector.config().hosts.len() > 1;
+        let usual = if several { SessionAttrs::ReadWrite } else { SessionAttrs::Any };
+        let attrs = options.attrs.unwrap_or(usual);
+        let state = State {
+            idle: (0..rules.max).map(|_| None).collect(),
+            book: book::Pool::new(rules),
+            waiters: HashMap::new(),
+            unsettled: Vec::new(),
+            rng: StdRng::seed_from_u64(seed),
+            stats: PoolStats { max_conns: options.max, ..PoolStats::default() },
+            last_failure: None,
+            closed: false,
+            empty: Arc::default(),
+        };
+        let shared = Shared {
+            connector,
+            attrs,
+            options,
+            state: Mutex::new(state),
+            work: Arc::default(),
+            started: Once::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The connector behind it.
+    pub fn connector(&self) -> &Connector {
+        &self.shared.connector
+    }
+
+    /// A session on the wanted host, within `pool_acquire_timeout`. Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`Code::Overloaded`] at once, where it could not be had in time; [`Code::DeadlinePassed`]; what is permanently
+    /// wrong with the connection (a wrong password, say); [`Code::Closed`].
+    pub async fn acquire(&self) -> Result<PoolSession, Error> {
+        self.acquire_within(self.shared.options.acquire_timeout).await
+    }
+
+    /// [`Self::acquire`] with a patience of the caller's.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn acquire_within(&self, patience: Duration) -> Result<PoolSession, Error> {
+        let shared = &self.shared;
+        shared.started.call_once(|| keeper::start(shared));
+        let now = clock::now();
+        let deadline = Deadline::at(now + patience);
+        if let Some((held, prove)) = shared.take(now)? {
+            let session = PoolSession::new(Arc::clone(shared), held);
+            if let Some(session) = session.checked(prove, deadline).await {
+                return Ok(session);
+            }
+            return self.wait(true, patience, deadline).await;
+        }
+        self.wait(false, patience, deadline).await
+    }
+
+    /// `again`: a session was given and failed; the caller keeps its place at the head.
+    async fn wait(
+        &self,
+        mut again: bool,
+        patience: Duration,
+        deadline: Deadline,
+    ) -> Result<PoolSession, Error> {
+        let shared = &self.shared;
+        loop {
+            let now = clock::now();
+            if deadline.passed(now) {
+                return Err(shared.too_late(patience));
+            }
+            // Another idle one may take the failed one's place.
+            if again && let Some((held, prove)) = shared.take(now)? {
+                let session = PoolSession::new(Arc::clone(shared), held);
+                match session.checked(prove, deadline).await {
+                    Some(session) => return Ok(session),
+                    None => continue,
+                }
+            }
+            let mut waiting = shared.queue_up(again, deadline.left(now).unwrap_or(patience))?;
+            keeper::open_wanted(shared);
+            let granted = match deadline.bound(waiting.granted()).await {
+                Err(clock::Elapsed) => return Err(shared.too_late(patience)),
+                Ok(granted) => granted?,
+            };
+            let session = PoolSession::new(Arc::clone(shared), granted);
+            if let Some(session) = session.checked(false, deadline).await {
+                return Ok(session);
+            }
+            again = true;
+        }
+    }
+
+    /// What it has now and did since its start.
+    pub fn stats(&self) -> PoolStats {
+        let state = lock(&self.shared.state);
+        PoolStats { now: state.book.counts(), ..state.stats }
+    }
+
+    /// Refuses new callers, closes what is idle, and waits for lent sessions to come back, at most that long; those that
+    /// don't are closed when they do. Whether all were back.
+    pub async fn close(&self, patience: Duration) -> bool {
+        let deadline = Deadline::after(patience);
+        let empty = self.shared.shut();
+        loop {
+            let all_back = empty.notified();
+            if lock(&self.shared.state).book.size() == 0 {
+                return true;
+            }
+            if deadline.bound(all_back).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("attrs", &self.shared.attrs).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Shared {
+    /// An idle session for a caller, and whether a ping must prove it.
+    fn take(&self, now: clock::Moment) -> Result<Option<(Box<Held>, bool)>, Error> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(closed());
+        }
+        let Some(lend) = state.book.acquire(now) else { return Ok(None) };
+        state.stats.acquired += 1;
+        Ok(state.idle[lend.slot.0].take().map(|held| (held, lend.prove)))
+    }
+
+    fn queue_up(self: &Arc<Self>, again: bool, patience: Duration) -> Result<Waiting, Error> {
+        let searching = self.connector.searching(self.attrs);
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(closed());
+        }
+        let waiter = match state.book.wait(again, patience, searching) {
+            Ok(waiter) => waiter,
+            Err(refused) => {
+                state.stats.shed += 1;
+                return Err(overloaded(refused));
+            }
+        };
+        state.stats.waited += u64::from(!again);
+        let (sender, granted) = oneshot::channel();
+        state.waiters.insert(waiter, sender);
+        Ok(Waiting { shared: Arc::clone(self), waiter, granted })
+    }
+
+    /// A caller is done with a session. `used`: it may have asked something of it.
+    fn give_back(&self, mut held: Box<Held>, used: bool) {
+        let member = held.session.member();
+        let usable = held.session.is_usable();
+        if usable && used {
+            if member.tap.busy() || member.tap.status() != TxStatus::Idle {
+                return self.settle(held);
+            }
+            held.mark = Some(member.mark());
+        }
+        let back = if usable { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
+        let mut state = lock(&self.state);
+        let now = state.book.wants_hold().then(clock::now);
+        let next = state.book.back(held.slot, back, now);
+        self.place(state, held, next);
+    }
+
+    fn settle(&self, held: Box<Held>) {
+        let mut state = lock(&self.state);
+        state.book.settle();
+        state.unsettled.push(held);
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// Carries out what the book says of a session that is free.
+    fn place(&self, mut state: MutexGuard<'_, State>, mut held: Box<Held>, mut next: Next) {
+        if state.closed && next == Next::Keep {
+            state.book.drain();
+            next = Next::Close;
+        }
+        loop {
+            match next {
+                Next::Keep => {
+                    let slot = held.slot;
+                    state.idle[slot.0] = Some(held);
+                    return;
+                }
+                Next::To(waiter) => {
+                    let sender = state.waiters.remove(&waiter);
+                    state.stats.acquired += 1;
+                    match sender.map_or(Err(None), |s| {
+                        s.send(Grant::Session(held)).map_err(|grant| match grant {
+                            Grant::Session(held) => Some(held),
+                            Grant::Failed(_) => None,
+                        })
+                    }) {
+                        Ok(()) => return,
+                        // Waiters leave under this lock, so this doesn't happen; if it did, the next one gets it.
+                        Err(Some(back)) => {
+                            held = back;
+                            let alive = held.session.member().tap.last_in();
+                            next = state.book.back(held.slot, Back::Good(alive), None);
+                        }
+                        Err(None) => return,
+                    }
+                }
+                Next::Close => {
+                    state.stats.closed += 1;
+                    if state.closed {
+                        state.empty.notify_waiters();
+                    }
+                    drop(state);
+                    // Its goodbye needs no lock, and somebody may want another one.
+                    drop(held);
+                    self.work.notify_one();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Closes the pool. The bell rings whenever a session has gone.
+    fn shut(&self) -> Arc<Notify> {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        let gone: Vec<_> = state.book.drain().into_iter().map(|s| state.idle[s.0].take()).collect();
+        state.stats.closed += gone.len() as u64;
+        for waiter in state.book.turn_away() {
+            if let Some(sender) = state.waiters.remove(&waiter) {
+                // A waiter that has just left needs no answer.
+                let _ = sender.send(Grant::Failed(closed()));
+            }
+        }
+        let empty = Arc::clone(&state.empty);
+        drop(state);
+        drop(gone);
+        self.work.notify_one();
+        empty
+    }
+
+    fn too_late(&self, patience: Duration) -> Error {
+        let mut state = lock(&self.state);
+        state.stats.timed_out += 1;
+        let counts = state.book.counts();
+        let mut message = format!(
+            "no session within {} s (pool_acquire_timeout, or the caller's own patience): {} in use, {} being opened, \
+             {} waiting, pool_max_conns={}",
+            patience.as_secs_f64(),
+            counts.lent,
+            counts.opening,
+            counts.waiting,
+            self.options.max
+        );
+        let mut attempts = Vec::new();
+        if let Some(e) = state.last_failure.as_ref().filter(|_| counts.opening > 0) {
+            message.push_str("; the last one could not be opened: ");
+            message.push_str(e.message());
+            attempts = e.attempts().to_vec();
+        }
+        Error::new(Code::DeadlinePassed, Class::Transient, message)
+            .at_stage(Stage::Queue)
+            .with_attempts(attempts)
+    }
+}
+
+/// A caller in the queue. Dropped, it leaves; what was given to it meanwhile goes back.
+struct Waiting {
+    shared: Arc<Shared>,
+    waiter: WaiterId,
+    granted: oneshot::Receiver<Grant>,
+}
+
+impl Waiting {
+    async fn granted(&mut self) -> Result<Box<Held>, Error> {
+        match (&mut self.granted).await {
+            Ok(Grant::Session(held)) => Ok(held),
+            Ok(Grant::Failed(e)) => Err(e),
+            // The pool itself is gone.
+            Err(_) => Err(closed()),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        state.book.leave(self.waiter);
+        state.waiters.remove(&self.waiter);
+        drop(state);
+        if let Ok(Grant::Session(held)) = self.granted.try_recv() {
+            self.shared.give_back(held, false);
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(Code::Closed, Class::Permanent, "the pool is closed").at_stage(Stage::Queue)
+}
+
+fn overloaded(refused: Shed) -> Error {
+    let (message, retry_after) = match refused {
+        Shed::Full(retry_after) => (
+            "too many callers wait for a session already: send fewer, or raise pool_max_conns".to_owned(),
+            retry_after,
+        ),
+        Shed::TooSlow { predicted, retry_after } => {
+            let wait = predicted.as_secs_f64();
+            (
+                format!("a session could be had in about {wait:.1} s, later than the caller would wait"),
+                retry_after,
+            )
+        }
+    };
+    Error::new(Code::Overloaded, Class::Transient, message)
+        .at_stage(Stage::Queue)
+        .with_retry_after(retry_after)
+}

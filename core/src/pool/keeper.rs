@@ -1,0 +1,242 @@
+//! The pool's own tasks: opening, settling, testing, closing, while no caller looks.
+//!
+//! Decides nothing: the book says what is due. Every task holds the pool weakly and ends by itself.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::lent::PING;
+use super::{Grant, Held, Shared};
+use crate::clock::{self, Deadline};
+use crate::decide::pool::{Back, Look, SlotId};
+use crate::error::{Class, Error, TxStatus};
+use crate::event::{Event, EventKind};
+use crate::lock;
+use crate::session::{EndCause, Session};
+
+/// What a caller abandoned may take this long to end; then its session is closed.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Starts the pool's task.
+pub(super) fn start(shared: &Arc<Shared>) {
+    tokio::spawn(keep(Arc::downgrade(shared), shared.connector.events()));
+}
+
+async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
+    loop {
+        let Some(s) = shared.upgrade() else { return };
+        s.sweep();
+        for held in std::mem::take(&mut lock(&s.state).unsettled) {
+            tokio::spawn(settle(Weak::clone(&shared), held));
+        }
+        open_wanted(&s);
+        let (next, work) = (lock(&s.state).book.next(), Arc::clone(&s.work));
+        drop(s);
+        tokio::select! {
+            () = work.notified() => {}
+            () = clock::sleep_until(next) => {}
+            over = session_ended(&mut events) => if over { return },
+        }
+    }
+}
+
+/// Until some session has ended. True when nothing more will be told.
+async fn session_ended(events: &mut Receiver<Event>) -> bool {
+    loop {
+        match events.recv().await {
+            Ok(Event { kind: EventKind::SessionEnded { .. }, .. }) | Err(RecvError::Lagged(_)) => {
+                return false;
+            }
+            Ok(_) => {}
+            Err(RecvError::Closed) => return true,
+        }
+    }
+}
+
+/// Opens what is wanted now, each in a task of its own: a caller who leaves doesn't end it.
+pub(super) fn open_wanted(shared: &Arc<Shared>) {
+    loop {
+        let slot = {
+            let mut state = lock(&shared.state);
+            if state.closed {
+                return;
+            }
+            state.book.open(clock::now())
+        };
+        let Some(slot) = slot else { return };
+        let place = Place { shared: Arc::downgrade(shared), slot: Some(slot) };
+        tokio::spawn(open(
+            place,
+            Arc::clone(shared).connector.clone(),
+            shared.attrs,
+            shared.options.acquire_timeout,
+        ));
+    }
+}
+
+/// A place in the pool while its session is being opened; given back should the task end early.
+struct Place {
+    shared: Weak<Shared>,
+    slot: Option<SlotId>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let (Some(s), Some(slot)) = (self.shared.upgrade(), self.slot) {
+            s.not_opened(slot, None);
+        }
+    }
+}
+
+async fn open(mut place: Place, connector: crate::Connector, attrs: crate::SessionAttrs, patience: Duration) {
+    let watch = Weak::clone(&place.shared);
+    let mut failed = |e: &Error| {
+        if let Some(s) = watch.upgrade() {
+            lock(&s.state).last_failure = Some(e.again());
+        }
+    };
+    let result = Box::pin(connector.connect_as(attrs, patience, &mut failed)).await;
+    let (Some(s), Some(slot)) = (place.shared.upgrade(), place.slot.take()) else { return };
+    match result {
+        Ok(session) => s.opened(slot, session),
+        Err(e) => s.not_opened(slot, Some(e)),
+    }
+    open_wanted(&s);
+    s.work.notify_one();
+}
+
+/// Brings a session out of what its caller left behind, or proves an idle one.
+async fn settle(shared: Weak<Shared>, mut held: Box<Held>) {
+    let settled = clean(&held.session).await;
+    held.mark = None;
+    if let Some(s) = shared.upgrade() {
+        let back = if settled { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
+        s.settled(held, back);
+    }
+}
+
+/// Whether the session is outside every transaction with nothing out, within the bound. The empty query stands behind
+/// whatever was abandoned, what the driver hasn't taken up yet included.
+async fn clean(session: &Session) -> bool {
+    let member = session.member();
+    let deadline = Deadline::after(if member.tap.busy() { SETTLE } else { PING });
+    for sql in ["", "ROLLBACK"] {
+        match deadline.bound(session.simple_query(sql)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) if session.is_usable() => {}
+            Ok(Err(_)) => return false,
+            Err(_) => {
+                if member.tap.harmless() {
+                    // Nobody waits for it any more. What can't be cancelled is closed all the same.
+                    let _ = Deadline::after(SETTLE).bound(session.cancel()).await;
+                }
+                member.end(EndCause::Closed);
+                return false;
+            }
+        }
+        member.proved();
+        if member.tap.status() == TxStatus::Idle {
+            return session.is_usable() && !member.tap.busy();
+        }
+    }
+    false
+}
+
+impl Shared {
+    fn sweep(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        let idle = &mut state.idle;
+        let sweep = state.book.sweep(clock::now(), |slot| match &idle[slot.0] {
+            Some(held) if !held.session.is_usable() => Look::Bad,
+            Some(held) if held.session.is_doubted() => Look::Doubted,
+            Some(held) => Look::Good(held.session.member().tap.last_in()),
+            None => Look::Bad,
+        });
+        state.stats.closed += sweep.close.len() as u64;
+        for slot in sweep.close {
+            // Its goodbye is a message to its driver: nothing waits here.
+            drop(idle[slot.0].take());
+        }
+        for slot in sweep.test {
+            if let Some(held) = idle[slot.0].take() {
+                tokio::spawn(settle(Arc::downgrade(self), held));
+            }
+        }
+    }
+
+    fn opened(&self, slot: SlotId, session: Session) {
+        let held = Box::new(Held { session, slot, mark: None });
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        state.stats.opened += 1;
+        state.last_failure = None;
+        let host = held.session.member().host;
+        let next = state.book.opened(slot, host, clock::now(), &mut state.rng);
+        self.place(guard, held, next);
+    }
+
+    /// `error`: unless the task itself was ended.
+    fn not_opened(&self, slot: SlotId, error: Option<Error>) {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        state.stats.failed += 1;
+        let for_good = error.as_ref().is_some_and(|e| e.class() == Class::Permanent);
+        state.book.not_opened(slot, for_good, clock::now(), &mut state.rng);
+        let Some(e) = error else { return };
+        if for_good {
+            for waiter in state.book.turn_away() {
+                if let Some(sender) = state.waiters.remove(&waiter) {
+                    // A waiter that has just left needs no answer.
+                    let _ = sender.send(Grant::Failed(e.again()));
+                }
+            }
+        }
+        state.last_failure = Some(e);
+        if state.closed {
+            state.empty.notify_waiters();
+        }
+    }
+
+    fn settled(&self, held: Box<Held>, back: Back) {
+        let mut state = lock(&self.state);
+        let next = state.book.settled(held.slot, back);
+        self.place(state, held, next);
+    }
+
+    /// A session turned out to be inside something after it was lent: it is settled, and another one lent.
+    pub(super) fn unlend(&self, held: Box<Held>) {
+        lock(&self.state).stats.acquired -= 1;
+        self.settle(held);
+    }
+
+    /// A session failed its ping: its siblings that were silent for as long are closed with it.
+    pub(super) fn silent(&self, held: Box<Held>) {
+        let mut state = lock(&self.state);
+        state.stats.acquired -= 1;
+        // A ping that the host answered by an error, or a reset, says nothing of the silent ones.
+        let siblings = match held.session.ended() {
+            Some(EndCause::CallTimedOut) => state.book.silent(held.slot),
+            _ => Vec::new(),
+        };
+        state.stats.closed += siblings.len() as u64;
+        let gone: Vec<_> = siblings.iter().map(|s| state.idle[s.0].take()).collect();
+        let next = state.book.back(held.slot, Back::Bad, None);
+        self.place(state, held, next);
+        drop(gone);
+    }
+
+    /// A caller keeps a session for good.
+    pub(super) fn detached(&self, slot: SlotId) {
+        let mut state = lock(&self.state);
+        state.book.detach(slot);
+        if state.closed {
+            state.empty.notify_waiters();
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+}
