@@ -49,12 +49,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet that falls upon two cold processors.
+    /// A fleet that falls upon cold processors: one for each 400 sessions, two at least.
     pub fn new(instances: usize, sessions: usize, pace: Pace, seed: u64) -> Self {
         let model = Model {
             processes: instances,
             sync: false,
-            cores: 2,
+            cores: (instances * sessions / 400).max(2),
             cold_factor: 4,
             cold_us: 20_000_000,
             max_connections: 1_000_000,
