@@ -211,7 +211,7 @@ impl From<tokio_postgres::Error> for Error {
     /// The class from the SQLSTATE alone; a bare "closed" is unknown. [`Why::diagnose`] knows more: the host, what had
     /// left, the true cause, and whether a lost call can have done anything.
     fn from(e: tokio_postgres::Error) -> Self {
-        if let Some(ours) = Self::find(&e).map(Self::again) {
+        if let Some(ours) = Self::find(&e).map(Self::copy) {
             return ours.caused_by(Box::new(e));
         }
         if wrong_call(&e) {
