@@ -182,7 +182,7 @@ mod tests {
             stage(Stage::Queue, Duration::from_millis(3));
             acquired(Duration::from_millis(4), 2);
             used(Duration::from_millis(5));
-            pool("p", 1, 2, 3);
+            pool("p", Counts { idle: 1, lent: 2, waiting: 3, ..Counts::default() });
             timeout();
             shed();
             operations("a", Duration::from_millis(6), 1);
