@@ -296,8 +296,8 @@ impl Connector {
             lock(&self.inner.last_walk).1 = Some(e.copy());
             failed(&e);
             let now = clock::now();
-            if let (Code::DeadlinePassed, Some(whole)) = (e.code(), before) {
-                // A walk that was cut off says nothing; the one before it does.
+            if let (Code::DeadlinePassed | Code::Overloaded, Some(whole)) = (e.code(), before) {
+                // A walk that was cut off, or never had its turn, says nothing; the one before it does.
                 let attempts = [whole.attempts(), e.attempts()].concat();
                 return Err(connect::too_late(whole.with_attempts(attempts), patience));
             }

@@ -14,24 +14,24 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use pgfollow::{Class, Connector, Error, Health};
+use pgfollow::{Class, Connector, Error, Health, Pool};
 use serde_json::json;
 
-/// A caller of the service waits so long for a primary, and no longer: his own time-out comes soon after.
+/// A caller of the service waits so long for a session, and no longer: his own time-out comes soon after.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What Retry-After says where the error doesn't know better.
 const COME_BACK: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 struct Service {
-    connector: Connector,
+    pool: Pool,
     /// A primary was seen once: the configuration works.
     started: Arc<AtomicBool>,
 }
 
 /// The service's routes.
 pub fn app(connector: &Connector) -> Router {
-    let service = Service { connector: connector.clone(), started: Arc::default() };
+    let service = Service { pool: connector.pool(), started: Arc::default() };
     Router::new()
         .route("/health/live", get(|| async { "alive" }))
         .route("/health/ready", get(ready))
@@ -40,7 +40,7 @@ pub fn app(connector: &Connector) -> Router {
 }
 
 async fn ready(State(service): State<Service>) -> Response {
-    let health = service.connector.health();
+    let health = service.pool.connector().health();
     let started = service.started.fetch_or(health == Health::Ready, Ordering::Relaxed);
     match health {
         Health::Ready => Json(json!({"ready": true})).into_response(),
@@ -52,7 +52,7 @@ async fn ready(State(service): State<Service>) -> Response {
 }
 
 async fn order(State(service): State<Service>) -> Result<Response, Shed> {
-    let session = service.connector.connect_within(PATIENCE).await?;
+    let session = service.pool.acquire_within(PATIENCE).await?;
     let done = session.query_one("INSERT INTO orders DEFAULT VALUES RETURNING id", &[]).await;
     let id: i64 = done.map_err(|e| session.why().diagnose(e))?.get(0);
     Ok((StatusCode::CREATED, Json(json!({"id": id}))).into_response())
@@ -72,7 +72,7 @@ impl IntoResponse for Shed {
         let e = self.0;
         // The text may name hosts: it is for the log. The caller gets what he can act on.
         match e.class() {
-            // Certainly not done. (A pool that is overloaded says so by this class too.)
+            // Certainly not done: no primary yet, or the pool is overloaded and says when to come back.
             Class::Transient => {
                 let wait = e.retry_after().unwrap_or(COME_BACK).as_secs_f64().ceil().max(1.0);
                 let body = Json(json!({"error": "try again", "done": false}));

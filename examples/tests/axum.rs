@@ -41,10 +41,21 @@ async fn a_service_sheds_requests_and_stays_ready_until_the_new_primary_takes_or
     let done = ask(&app, "POST", "/orders").await;
     assert_eq!((done.status, done.body["id"].as_i64()), (StatusCode::CREATED, Some(1)));
     cluster.node(0).kill().await.expect("killed");
+    let killed = Instant::now();
+    loop {
+        let ready = ask(&app, "GET", "/health/ready").await;
+        assert_eq!(ready.status, StatusCode::OK);
+        if ready.body["degraded"].is_string() {
+            break;
+        }
+        assert!(killed.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     // No primary: each is refused with the time to come back.
     for _ in 0..2 {
         let shed = ask(&app, "POST", "/orders").await;
-        assert_eq!((shed.status, shed.retry_after), (StatusCode::SERVICE_UNAVAILABLE, Some(1)));
+        assert_eq!(shed.status, StatusCode::SERVICE_UNAVAILABLE, "{}", shed.body);
+        assert!(shed.retry_after >= Some(1), "{:?}", shed.retry_after);
         assert_eq!(shed.body["done"], false);
         let ready = ask(&app, "GET", "/health/ready").await;
         assert_eq!(ready.status, StatusCode::OK);
