@@ -165,7 +165,7 @@ fn connector(servers: &[&Server], more: &str) -> Connector {
     let hosts: Vec<_> = servers.iter().map(|_| "127.0.0.1".to_owned()).collect();
     let ports: Vec<_> = servers.iter().map(|s| s.address.port().to_string()).collect();
     let text = format!(
-        "host={} port={} user=u dbname=d sslmode=disable target_session_attrs=read-write {more}",
+        "host={} port={} user=u dbname=d sslmode=disable target_session_attrs=read-write max_connect_rate=10000 {more}",
         hosts.join(","),
         ports.join(",")
     );

@@ -1,5 +1,6 @@
 //! The pool's book by `tests/vectors/pool/ours.jsonl`, and the cases of storm and lifetime from public reports
-//! (`hand.jsonl`) under virtual time. The other cases of that file run on real servers (`pool.rs`, `pool_silence.rs`).
+//! (`hand.jsonl`) under virtual time. The other cases of that file run on real servers (`pool.rs`, `pool_silence.rs`), but
+//! for the fork, which concerns the other languages.
 
 mod support;
 
