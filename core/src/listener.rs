@@ -381,6 +381,7 @@ impl Task {
                 }
             };
             tokio::select! {
+                biased;
                 // Notices of its set-up may still be in there.
                 message = session.message() => if message.is_none() {
                     return Ok(());

@@ -98,6 +98,7 @@ impl Governor {
                 state.pace.next()
             };
             tokio::select! {
+                biased;
                 () = bell.notified() => {}
                 () = clock::sleep_until(next) => lock(&self.state).poll(),
             }

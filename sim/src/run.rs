@@ -195,6 +195,10 @@ fn watch(world: &Arc<World>, process: usize, connector: &Connector) {
 /// from its first look at the clock.
 fn told(kind: &pgfollow::EventKind) -> String {
     match kind {
+        // Moments count from the start of the process: they differ from run to run.
+        pgfollow::EventKind::OutageEnded { lasted_us, main_cause, unknown, .. } => {
+            format!("an outage of {lasted_us} us is over: {main_cause:?}, {unknown} unknown outcomes")
+        }
         pgfollow::EventKind::SessionEnded { host, cause, .. } => {
             format!("session on {host:?} ended: {cause}")
         }

@@ -169,6 +169,7 @@ impl Check<'_> {
         let connector = self.connector;
         let reason = &mut self.reason;
         let answer = tokio::select! {
+            biased;
             answer = session.simple_query(sql) => answer,
             never = look(connector, ability.twin, reason) => match never {},
         };

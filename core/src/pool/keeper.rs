@@ -43,6 +43,7 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
         s.recorder.pool(s.attrs.keyword(), counts);
         drop(s);
         tokio::select! {
+            biased;
             () = work.notified() => {}
             () = clock::sleep_until(next) => {}
             over = session_ended(&mut events) => if over { return },

@@ -124,6 +124,7 @@ async fn race(
     let mut patience = deadline.moment().unwrap_or(Moment::NEVER);
     loop {
         tokio::select! {
+            biased;
             next = running.next() => match next {
                 Some((_, Ok(found))) => return Ok(found),
                 Some((i, Err(e))) => {

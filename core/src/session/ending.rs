@@ -39,6 +39,7 @@ impl Ending {
                 m.retire();
             }
             tokio::select! {
+                biased;
                 cause = &mut over => return cause,
                 // The connector is held here, so its monitor lives.
                 _ = changes.changed() => {}
