@@ -221,32 +221,19 @@ impl Connector {
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
         let span = tracing::info_span!(target: "pgfollow", "connect");
-        self.recorded(async {
-            self.first_look(self.attrs(), Deadline::NONE).await;
-            match self.walk(self.attrs(), Deadline::NONE).await {
-                // The primary became known meanwhile: the walk to it is what this one would have been.
-                Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
-                result => result,
-            }
-        })
-        .instrument(span)
-        .await
-    }
-
-    /// A caller waits for a session: how long, and what came of it.
-    async fn recorded(
-        &self,
-        connect: impl Future<Output = Result<Session, Error>>,
-    ) -> Result<Session, Error> {
-        let recorder = &self.inner.monitor.recorder;
-        let waiting = recorder.wait();
-        let result = Box::pin(connect).await;
-        match &result {
-            Ok(_) => recorder.acquired(waiting.so_far()),
-            Err(e) => recorder.acquire_failed(e),
-        }
-        drop(waiting);
-        result
+        self.inner
+            .monitor
+            .recorder
+            .waited(async {
+                self.first_look(self.attrs(), Deadline::NONE).await;
+                match self.walk(self.attrs(), Deadline::NONE).await {
+                    // The primary became known meanwhile: the walk to it is what this one would have been.
+                    Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
+                    result => result,
+                }
+            })
+            .instrument(span)
+            .await
     }
 
     /// Like [`Self::connect`], but waits for a host that fits: recovery, a promotion or a full server are waited out
@@ -256,7 +243,7 @@ impl Connector {
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
         let span = tracing::info_span!(target: "pgfollow", "connect", patience_ms = patience.as_millis());
-        self.recorded(self.connect_as(self.attrs(), patience)).instrument(span).await
+        self.inner.monitor.recorder.waited(self.connect_as(self.attrs(), patience)).instrument(span).await
     }
 
     /// The same for a role of its own.

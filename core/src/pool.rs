@@ -172,14 +172,7 @@ impl Pool {
     }
 
     async fn wait(&self, again: bool, patience: Duration, deadline: Deadline) -> Result<PoolSession, Error> {
-        let recorder = &self.shared.recorder;
-        let waiting = recorder.wait();
-        let result = self.wait_for_one(again, patience, deadline).await;
-        match &result {
-            Ok(_) => recorder.acquired(waiting.so_far()),
-            Err(e) => recorder.acquire_failed(e),
-        }
-        result
+        self.shared.recorder.waited(self.wait_for_one(again, patience, deadline)).await
     }
 
     /// `again`: a session was given and failed; the caller keeps its place at the head.

@@ -233,6 +233,20 @@ impl Recorder {
         Waiting { recorder: Arc::clone(self), id, since }
     }
 
+    /// A caller waits for a session by this future: how long, and what came of it.
+    pub(crate) async fn waited<T>(
+        self: &Arc<Self>,
+        session: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let waiting = self.wait();
+        let result = session.await;
+        match &result {
+            Ok(_) => self.acquired(waiting.so_far()),
+            Err(e) => self.acquire_failed(e),
+        }
+        result
+    }
+
     /// A caller has a session after waiting for it: from a pool, or from a connect.
     pub(crate) fn acquired(&self, wait: Duration) {
         let mut book = self.book();
