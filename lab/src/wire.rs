@@ -31,7 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 pub use hole::{BlackHole, closed_port};
 pub use message::Message;
-pub use own::is_ours;
+pub use own::{cut, is_ours};
 pub use record::{End, Received, Seen, TlsSeen};
 pub use script::{Answers, Hold, Login, Method, Role, Script, ScriptError, Step};
 pub use serve::Own;

@@ -7,14 +7,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pgfollow::net::{BoxFuture, Dial as _, SocketOptions};
-use pgfollow::tokio_postgres::{self, Client, NoTls};
-use pgfollow::{Address, Connector, Environment, clock};
+use pgfollow::net::BoxFuture;
+use pgfollow::tokio_postgres::{self, Client};
+use pgfollow::{Connector, Environment, clock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::net::{SimDial, SimResolve};
 use crate::node::{Node, Power};
+use crate::run::in_simulated_time;
 use crate::workload::insert;
 use crate::world::{Model, World};
 
@@ -114,13 +115,7 @@ struct Seen {
 /// # Panics
 /// If the runtime can't be made.
 pub fn fail_over(fleet: &Fleet) -> Curve {
-    clock::now();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(live(fleet))
+    in_simulated_time(live(fleet))
 }
 
 async fn live(fleet: &Fleet) -> Curve {
@@ -260,19 +255,7 @@ struct Plain {
 
 impl Plain {
     async fn one(&self, node: u8) -> Option<Client> {
-        let options = SocketOptions {
-            keepalive: false,
-            keepalive_idle: None,
-            keepalive_interval: None,
-            keepalive_count: None,
-            user_timeout: None,
-        };
-        let to = Address::Tcp(([10, 0, 0, node + 1], 5432).into());
-        let socket = SimDial::new(&self.world, self.process).dial(&to, &options).await.ok()?;
-        let mut config = tokio_postgres::Config::new();
-        config.user("app");
-        let (client, connection) = config.connect_raw(socket.io, NoTls).await.ok()?;
-        tokio::spawn(connection);
+        let client = SimDial::new(&self.world, self.process).bare_client(node).await?;
         let answer = client.simple_query("SHOW transaction_read_only").await.ok()?;
         let writable = answer.iter().any(|m| match m {
             tokio_postgres::SimpleQueryMessage::Row(r) => r.get(0) == Some("off"),

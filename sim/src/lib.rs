@@ -24,6 +24,6 @@ pub mod workload;
 mod world;
 
 pub use check::{Bounds, Broken, Counts};
-pub use run::{MakeService, Options, PATIENCE, Report, run, sessions};
+pub use run::{MakeService, Options, PATIENCE, Report, in_simulated_time, run, sessions};
 pub use script::Story;
 pub use world::{Model, World};

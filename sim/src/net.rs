@@ -15,6 +15,7 @@ use pgfollow::host::Address;
 use pgfollow::net::{
     Answer, AnswerSource, BoxFuture, Dial, Family, Resolve, ResolveError, Socket, SocketOptions, SocketReport,
 };
+use pgfollow::tokio_postgres::{self, Client, NoTls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::backend::Backend;
@@ -125,6 +126,16 @@ impl SimDial {
     /// As that process.
     pub fn new(world: &Arc<World>, process: usize) -> Self {
         Self { world: Arc::clone(world), process }
+    }
+
+    /// A session on a node by the bare driver, without the library. `None` where there was none to be had.
+    pub async fn bare_client(&self, node: u8) -> Option<Client> {
+        let stream = self.open(&Address::Tcp(([10, 0, 0, node + 1], 5432).into())).await.ok()?;
+        let mut config = tokio_postgres::Config::new();
+        config.user("app");
+        let (client, connection) = config.connect_raw(stream, NoTls).await.ok()?;
+        tokio::spawn(connection);
+        Some(client)
     }
 
     async fn open(&self, to: &Address) -> io::Result<Stream> {

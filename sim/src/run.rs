@@ -81,14 +81,18 @@ pub struct Report {
 /// # Panics
 /// If the runtime can't be made.
 pub fn run(seed: u64, options: &Options) -> Report {
+    in_simulated_time(live(seed, options))
+}
+
+/// Runs a future on paused time, which moves on to the next timer whenever nothing else can.
+///
+/// # Panics
+/// If the runtime can't be made.
+pub fn in_simulated_time<T>(future: impl Future<Output = T>) -> T {
     // The library counts from the first look at the clock, which must lie before the run's own beginning.
     clock::now();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(live(seed, options))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(future)
 }
 
 async fn live(seed: u64, options: &Options) -> Report {

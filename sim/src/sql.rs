@@ -3,6 +3,7 @@
 //! Not a parser of SQL. A list of expressions is cut at its commas, and each is answered by the function or setting that
 //! it mentions; a statement that isn't known is a syntax error, so that a new question of the library's is noticed.
 
+use pgfollow_lab::wire::cut;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::node::Node;
@@ -134,26 +135,6 @@ fn number(text: &str) -> Option<i64> {
     let end = text.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = text[..end].rfind(|c: char| !c.is_ascii_digit())? + 1;
     if text[..start].ends_with('$') { None } else { text[start..end].parse().ok() }
-}
-
-/// Cuts at a separator outside quotes and brackets.
-fn cut(text: &str, separator: char) -> Vec<&str> {
-    let (mut parts, mut start, mut depth, mut quoted) = (Vec::new(), 0, 0_i32, false);
-    for (i, c) in text.char_indices() {
-        match c {
-            '\'' => quoted = !quoted,
-            _ if quoted => {}
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            _ if c == separator && depth == 0 => {
-                parts.push(&text[start..i]);
-                start = i + c.len_utf8();
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
 }
 
 /// What an expression of a question asks for.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use pgfollow::net::{BoxFuture, Dial as _, SocketOptions};
-use pgfollow::tokio_postgres::{self, NoTls};
-use pgfollow::{Address, Class, Connector};
+use pgfollow::net::BoxFuture;
+use pgfollow::tokio_postgres;
+use pgfollow::{Class, Connector};
 use pgfollow_sim::net::SimDial;
 use pgfollow_sim::workload::{Hand, Job, Kind, Service, Sessions, Told};
 use pgfollow_sim::{Broken, MakeService, Options, PATIENCE, Story, World, run};
@@ -163,25 +163,6 @@ struct KeepsIts {
     own: tokio::sync::Mutex<Option<tokio_postgres::Client>>,
 }
 
-impl KeepsIts {
-    async fn open(&self) -> Option<tokio_postgres::Client> {
-        let options = SocketOptions {
-            keepalive: false,
-            keepalive_idle: None,
-            keepalive_interval: None,
-            keepalive_count: None,
-            user_timeout: None,
-        };
-        let to = Address::Tcp(([10, 0, 0, 1], 5432).into());
-        let socket = SimDial::new(&self.world, self.process).dial(&to, &options).await.ok()?;
-        let mut config = tokio_postgres::Config::new();
-        config.user("app");
-        let (client, connection) = config.connect_raw(socket.io, NoTls).await.ok()?;
-        tokio::spawn(connection);
-        Some(client)
-    }
-}
-
 impl Service for KeepsIts {
     fn work<'a>(&'a self, hand: &'a mut Hand, job: &'a Job) -> BoxFuture<'a, Told> {
         Box::pin(async move {
@@ -190,7 +171,7 @@ impl Service for KeepsIts {
             }
             let mut own = self.own.lock().await;
             if own.is_none() {
-                *own = self.open().await;
+                *own = SimDial::new(&self.world, self.process).bare_client(0).await;
             }
             let Some(client) = &*own else { return Told::Nothing };
             let sql = format!("INSERT INTO writes (id) VALUES ({})", job.rows[0]);

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgfollow::net::{Dial as _, SocketOptions};
-use pgfollow::tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
-use pgfollow::{Address, clock};
+use pgfollow::clock;
+use pgfollow::tokio_postgres::{Client, SimpleQueryMessage};
 use pgfollow_sim::net::SimDial;
-use pgfollow_sim::{Model, World};
+use pgfollow_sim::{Model, World, in_simulated_time};
 
 const DONE: &str = "INSERT INTO pgfollow.outcome (token, state) VALUES ('t1', 'd')";
 const CHECK: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '1s'; \
@@ -15,25 +14,11 @@ const CHECK: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL 
     ON CONFLICT (token) DO UPDATE SET token = excluded.token RETURNING o.state; COMMIT";
 
 async fn client(world: &Arc<World>) -> Client {
-    let options = SocketOptions {
-        keepalive: false,
-        keepalive_idle: None,
-        keepalive_interval: None,
-        keepalive_count: None,
-        user_timeout: None,
-    };
-    let to = Address::Tcp(([10, 0, 0, 1], 5432).into());
-    let socket = SimDial::new(world, 0).dial(&to, &options).await.expect("a socket");
-    let (client, connection) =
-        Config::new().user("app").connect_raw(socket.io, NoTls).await.expect("a login");
-    tokio::spawn(connection);
-    client
+    SimDial::new(world, 0).bare_client(0).await.expect("a login")
 }
 
 fn in_a_world(test: impl AsyncFnOnce(Arc<World>)) {
-    clock::now();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
+    in_simulated_time(async {
         let world = World::new(Model::default(), 1, false);
         tokio::spawn(Arc::clone(&world).drive());
         test(world).await;

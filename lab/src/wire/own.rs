@@ -85,8 +85,8 @@ pub(super) fn statements(text: &str) -> Vec<&str> {
     if parts.is_empty() { vec![""] } else { parts }
 }
 
-/// Cuts at a separator outside quotes and brackets.
-fn cut(text: &str, separator: char) -> Vec<&str> {
+/// Cuts a statement, or a list in one, at a separator outside quotes and brackets.
+pub fn cut(text: &str, separator: char) -> Vec<&str> {
     let (mut parts, mut start, mut depth, mut quoted) = (Vec::new(), 0, 0_i32, false);
     for (i, c) in text.char_indices() {
         match c {
