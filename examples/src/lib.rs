@@ -5,3 +5,4 @@
 pub mod axum;
 pub mod bb8;
 pub mod diesel;
+pub mod metrics;
