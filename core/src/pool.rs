@@ -10,12 +10,13 @@ mod options;
 mod run;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::clock::{self, Deadline, Moment};
 use crate::config::SessionAttrs;
@@ -55,7 +56,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// The keeper has something to do.
     work: Arc<Notify>,
-    started: Once,
+    keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct State {
@@ -132,7 +133,7 @@ impl Pool {
             options,
             state: Mutex::new(state),
             work: Arc::default(),
-            started: Once::new(),
+            keeper: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -157,7 +158,6 @@ impl Pool {
     /// As there.
     pub async fn acquire_within(&self, patience: Duration) -> Result<PoolSession, Error> {
         let shared = &self.shared;
-        shared.started.call_once(|| keeper::start(shared));
         let now = clock::now();
         let deadline = Deadline::at(now + patience);
         if let Some((held, prove)) = shared.take(now)? {
@@ -183,6 +183,8 @@ impl Pool {
         deadline: Deadline,
     ) -> Result<PoolSession, Error> {
         let shared = &self.shared;
+        // Here and not on the way of a caller who finds an idle session: there has been a keeper, then.
+        keeper::start(shared);
         loop {
             let now = clock::now();
             if deadline.passed(now) {

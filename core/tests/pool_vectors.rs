@@ -129,12 +129,22 @@ impl Scene {
                 let next = self.pool.back(slot(a), back(b, now), now);
                 self.next(next)
             }
+            "held" => {
+                // Lent and given back that often, for that long each time, one after the other.
+                for n in 0..a.as_u64().expect("how often") {
+                    let begin = now + ms(b, 0) * u32::try_from(n).expect("small");
+                    let lend = self.pool.acquire(begin).expect("an idle one");
+                    let end = begin + ms(b, 0);
+                    assert_eq!(self.pool.back(lend.slot, Back::Good(end), end), Next::Keep);
+                }
+                Value::Null
+            }
             "settle" => {
                 self.pool.settle();
                 Value::Null
             }
             "settled" => {
-                let next = self.pool.settled(slot(a), back(b, now));
+                let next = self.pool.settled(slot(a), back(b, now), now);
                 self.next(next)
             }
             "detach" => {

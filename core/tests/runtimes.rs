@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pgfollow::{Code, Connector, Health, State};
+use pgfollow::{Code, Connector, Health, Pool, State};
 use pgfollow_lab::{Cluster, ClusterOptions, servers, wait_for};
 use tokio::runtime::{Builder, Runtime};
 
@@ -85,4 +85,39 @@ fn a_connector_that_outlives_a_runtime_goes_on_watching_in_the_next() {
     let error = ended.expect("it is ended").expect("no panic").unwrap_err();
     assert_eq!(error.code(), Code::Superseded, "{error}");
     main.block_on(async { drop(cluster) });
+}
+
+#[test]
+fn a_pool_that_outlives_a_runtime_opens_and_settles_in_the_next() {
+    let Some(binaries) = servers() else { return };
+    let main = runtime();
+    let mut options = ClusterOptions::new(binaries);
+    (options.nodes, options.sync) = (1, false);
+    let cluster = main.block_on(Cluster::start(options)).unwrap();
+    let pool = Pool::connect(&format!("{}?pool_max_conns=2", cluster.conninfo())).unwrap();
+    let first = runtime();
+    first.block_on(async {
+        let idle = pool.acquire().await.unwrap();
+        let asleep = pool.acquire().await.unwrap();
+        // What its caller leaves behind is being settled when the runtime ends.
+        let sleeping = asleep.simple_query("SELECT pg_sleep(60)");
+        tokio::time::timeout(Duration::from_millis(200), sleeping).await.expect_err("it sleeps");
+        drop((asleep, idle));
+        wait_for("one to be settled", Duration::from_secs(5), || pool.stats().now.settling == 1)
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    });
+    drop(first);
+    main.block_on(async {
+        let begun = std::time::Instant::now();
+        let one = pool.acquire().await.unwrap();
+        let other = pool.acquire().await.expect("no place was lost");
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        other.batch_execute("BEGIN").await.unwrap();
+        drop(other);
+        pool.acquire().await.expect("somebody settles it").batch_execute("SELECT 1").await.unwrap();
+        drop(one);
+        drop(cluster);
+    });
 }

@@ -17,6 +17,8 @@ use crate::host::HostId;
 
 /// Sessions that are opened at once.
 const OPEN_AT_ONCE: usize = 2;
+/// Holds that the mean is made of, and that a prediction needs.
+const HOLDS: u32 = 20;
 /// Pauses between attempts to refill after one that failed for good, first and longest.
 const REFILL_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -119,6 +121,26 @@ pub struct Counts {
     pub waiting: usize,
 }
 
+/// How long sessions were kept, lately. What came back unusable doesn't count: a hold that an outage made long says
+/// nothing of the next ones, and would have callers refused after it.
+#[derive(Debug, Default)]
+struct Holds {
+    mean: Duration,
+    count: u32,
+}
+
+impl Holds {
+    fn add(&mut self, hold: Duration) {
+        self.count = (self.count + 1).min(HOLDS);
+        self.mean = (self.mean * (self.count - 1) + hold) / self.count;
+    }
+
+    /// Nothing before there were enough: a few (the first ones, mostly) don't tell how the next ones will be.
+    fn mean(&self) -> Option<Duration> {
+        (self.count == HOLDS).then_some(self.mean)
+    }
+}
+
 /// The book of one pool.
 #[derive(Debug)]
 pub struct Pool {
@@ -131,7 +153,7 @@ pub struct Pool {
     settling: usize,
     waiters: VecDeque<WaiterId>,
     next_waiter: u64,
-    mean_hold: Option<Duration>,
+    holds: Holds,
     refill: Option<(Moment, Duration)>,
 }
 
@@ -146,7 +168,7 @@ impl Pool {
             settling: 0,
             waiters: VecDeque::new(),
             next_waiter: 0,
-            mean_hold: None,
+            holds: Holds::default(),
             refill: None,
             rules,
         }
@@ -198,7 +220,7 @@ impl Pool {
         Queue {
             ahead: self.waiters.len(),
             limit: self.rules.max * WAITERS_PER_CONNECTION,
-            mean_hold: self.mean_hold,
+            mean_hold: self.holds.mean(),
             usable: self.size() - self.opening,
             searching,
         }
@@ -263,14 +285,13 @@ impl Pool {
     /// A caller gave a session back.
     pub fn back(&mut self, slot: SlotId, how: Back, now: Moment) -> Next {
         let s = &mut self.slots[slot.0];
-        let hold = now - s.wanted;
-        self.mean_hold = Some(self.mean_hold.map_or(hold, |mean| mean * 7 / 8 + hold / 8));
         let Back::Good(alive) = how else { return self.close(slot) };
+        self.holds.add(now - s.wanted);
         s.alive = alive;
         if s.outlived {
             return self.close(slot);
         }
-        self.place(slot, alive)
+        self.place(slot, now)
     }
 
     /// A session that a caller gave back is brought out of its transaction first; it comes back by [`Self::settled`].
@@ -279,13 +300,13 @@ impl Pool {
     }
 
     /// A session was settled or tested.
-    pub fn settled(&mut self, slot: SlotId, how: Back) -> Next {
+    pub fn settled(&mut self, slot: SlotId, how: Back, now: Moment) -> Next {
         self.settling -= 1;
         match how {
             Back::Bad => self.close(slot),
             Back::Good(alive) => {
                 self.slots[slot.0].alive = alive;
-                self.place(slot, alive)
+                self.place(slot, now)
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinHandle;
 
 use super::lent::PING;
 use super::{Grant, Held, Shared};
@@ -22,9 +23,12 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// The metrics are told at least this often what the pool has.
 const TELL: Duration = Duration::from_secs(5);
 
-/// Starts the pool's task.
+/// Starts the pool's task, again if the runtime that it ran in is gone.
 pub(super) fn start(shared: &Arc<Shared>) {
-    tokio::spawn(keep(Arc::downgrade(shared), shared.connector.events()));
+    let mut keeper = lock(&shared.keeper);
+    if keeper.as_ref().is_none_or(JoinHandle::is_finished) {
+        *keeper = Some(tokio::spawn(keep(Arc::downgrade(shared), shared.connector.events())));
+    }
 }
 
 async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
@@ -32,7 +36,7 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
         let Some(s) = shared.upgrade() else { return };
         s.sweep();
         for held in std::mem::take(&mut lock(&s.state).unsettled) {
-            tokio::spawn(settle(Weak::clone(&shared), held));
+            tokio::spawn(settle(Settling { shared: Weak::clone(&shared), held: Some(held) }));
         }
         open_wanted(&s);
         let work = Arc::clone(&s.work);
@@ -116,14 +120,33 @@ async fn open(mut place: Place, connector: crate::Connector, attrs: crate::Sessi
     s.work.notify_one();
 }
 
+/// A session that nobody may have yet; it is given up should the task end early.
+struct Settling {
+    shared: Weak<Shared>,
+    held: Option<Box<Held>>,
+}
+
+impl Settling {
+    fn over(&mut self, back: Back) {
+        if let (Some(s), Some(held)) = (self.shared.upgrade(), self.held.take()) {
+            s.settled(held, back);
+        }
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.over(Back::Bad);
+    }
+}
+
 /// Brings a session out of what its caller left behind, or proves an idle one.
-async fn settle(shared: Weak<Shared>, mut held: Box<Held>) {
+async fn settle(mut settling: Settling) {
+    let Some(held) = &mut settling.held else { return };
     let settled = clean(&held.session).await;
     held.mark = None;
-    if let Some(s) = shared.upgrade() {
-        let back = if settled { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
-        s.settled(held, back);
-    }
+    let back = if settled { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
+    settling.over(back);
 }
 
 /// Whether the session is outside every transaction with nothing out, within the bound. The empty query stands behind
@@ -171,7 +194,7 @@ impl Shared {
         }
         for slot in sweep.test {
             if let Some(held) = idle[slot.0].take() {
-                tokio::spawn(settle(Arc::downgrade(self), held));
+                tokio::spawn(settle(Settling { shared: Arc::downgrade(self), held: Some(held) }));
             }
         }
     }
@@ -212,7 +235,7 @@ impl Shared {
 
     fn settled(&self, held: Box<Held>, back: Back) {
         let mut state = lock(&self.state);
-        let next = state.book.settled(held.slot, back);
+        let next = state.book.settled(held.slot, back, clock::now());
         self.place(state, held, next);
     }
 
