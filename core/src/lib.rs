@@ -48,6 +48,7 @@
 //!
 //! [`tokio_postgres`] is re-exported: its types are in the signatures here.
 
+mod alone;
 mod changes;
 mod connect;
 mod connector;

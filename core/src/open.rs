@@ -25,6 +25,7 @@ use crate::monitor::Monitor;
 use crate::net::{Dial, SocketControl, SocketReport};
 use crate::report::Ear;
 use crate::role::{self, Readable};
+use crate::session::Session;
 use crate::session::driver::{self, Messages};
 use crate::session::member::{Leash, Limit, Member};
 use crate::tls::{self, Secure, Secured, ServerNameFor, TlsContext};
@@ -236,8 +237,7 @@ impl Opener {
     /// session, unless the connection itself went.
     async fn set_up(&self, opened: &mut Opened) -> Result<(), Failed> {
         let at = opened.member.candidate.address.clone();
-        let version = opened.member.tap.parameter("server_version").map_or(0, |v| role::major(&v));
-        let settings = role::setup_sql(self.config.endpoint == Endpoint::Direct, version);
+        let settings = self.settings(&opened.member);
         let mut sql = self.readable(&at).term_query(false);
         for set in &settings {
             sql.push_str("; ");
@@ -257,6 +257,22 @@ impl Opener {
         match opened.member.ended() {
             Some(end) => Err(Failed::new(Stage::Role, Failure::Lost(end.cause.to_string()))),
             None => Ok(()),
+        }
+    }
+
+    fn settings(&self, member: &Member) -> Vec<&'static str> {
+        let version = member.tap.parameter("server_version").map_or(0, |v| role::major(&v));
+        role::setup_sql(self.config.endpoint == Endpoint::Direct, version)
+    }
+
+    /// Sets the session's own settings once more: somebody has reset them all.
+    pub(crate) async fn set_again(&self, session: &Session) {
+        let settings = self.settings(session.member());
+        if session.simple_query(&settings.join("; ")).await.is_err() {
+            for set in settings {
+                // What this server doesn't have, it does without.
+                let _ = session.simple_query(set).await;
+            }
         }
     }
 

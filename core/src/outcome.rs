@@ -22,12 +22,14 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::clock::{self, Deadline};
+use crate::clock::{self, Deadline, Moment};
 use crate::connector::Connector;
 use crate::decide::retry::Budget;
 use crate::error::Error;
 use crate::lock;
+use crate::session::Session;
 
 pub use crate::decide::outcome::{Outcome, PURGE_HORIZON, Unsettled};
 pub use table::{Installed, install, purge};
@@ -49,28 +51,67 @@ impl Connector {
     }
 }
 
-/// What a connector keeps for [`crate::retry`]: chance, and how much was repeated lately.
+/// Outcome checks of one connector at once: each wants a session, and a failover may leave as many commits in question as
+/// a service has callers.
+const AT_ONCE: usize = 4;
+/// How long the token table isn't tried again after it has refused a row: work that takes another role, say, would be done
+/// twice each time.
+const TABLE_REST: Duration = Duration::from_secs(60);
+
+/// What a connector keeps for [`crate::retry`]: chance, how much was repeated lately, and the checks' sessions.
 pub(crate) struct Settling {
-    /// Keys must differ from those of every other process: seeded by the system, unless the caller wants a run that can
-    /// be repeated.
     chance: Mutex<StdRng>,
+    system: SystemRandom,
     budget: Mutex<Budget>,
+    table_rests: Mutex<Moment>,
+    turns: Semaphore,
+    checks: Mutex<Checks>,
+}
+
+/// The checks under way, and the sessions that some of them have left to the next.
+#[derive(Default)]
+struct Checks {
+    count: usize,
+    sessions: Vec<(Session, Ability)>,
 }
 
 impl Settling {
     pub(crate) fn new(seed: Option<u64>) -> Self {
-        let mut key = [0; 32];
-        let chance = match (seed, SystemRandom::new().fill(&mut key)) {
-            (None, Ok(())) => StdRng::from_seed(key),
-            // A system without randomness has no TLS either.
-            (seed, _) => StdRng::seed_from_u64(seed.unwrap_or_else(crate::connector::process_seed)),
-        };
-        Self { chance: Mutex::new(chance), budget: Mutex::default() }
+        Self {
+            chance: Mutex::new(StdRng::seed_from_u64(seed.unwrap_or_else(crate::connector::process_seed))),
+            system: SystemRandom::new(),
+            budget: Mutex::default(),
+            table_rests: Mutex::new(Moment::ZERO),
+            turns: Semaphore::new(AT_ONCE),
+            checks: Mutex::default(),
+        }
     }
 
-    /// A token's key.
-    pub(crate) fn id(&self) -> u128 {
-        lock(&self.chance).random()
+    /// A token's key. From the system each time: keys must differ from those of every other process, also of one that was
+    /// forked, restored or given the same seed. `None` where the system has no randomness.
+    pub(crate) fn id(&self) -> Option<u128> {
+        let mut id = [0; 16];
+        self.system.fill(&mut id).ok()?;
+        Some(u128::from_ne_bytes(id))
+    }
+
+    /// The token table refused a row.
+    pub(crate) fn table_refused(&self) {
+        *lock(&self.table_rests) = clock::now() + TABLE_REST;
+    }
+
+    /// Whether the token table is to be tried.
+    pub(crate) fn tries_table(&self) -> bool {
+        *lock(&self.table_rests) <= clock::now()
+    }
+
+    /// A turn for a check, in the order in which they came.
+    async fn turn(&self) -> Turn<'_> {
+        lock(&self.checks).count += 1;
+        let mut turn = Turn { settling: self, permit: None };
+        // It is never closed.
+        turn.permit = self.turns.acquire().await.ok();
+        turn
     }
 
     /// From 0 to 1.
@@ -86,5 +127,38 @@ impl Settling {
     /// Whether a call may be repeated.
     pub(crate) fn repeat(&self) -> bool {
         lock(&self.budget).repeat(clock::now())
+    }
+}
+
+/// One check's turn.
+struct Turn<'a> {
+    settling: &'a Settling,
+    permit: Option<SemaphorePermit<'a>>,
+}
+
+impl Turn<'_> {
+    /// A session that an earlier check has left.
+    fn session(&self) -> Option<(Session, Ability)> {
+        lock(&self.settling.checks).sessions.pop()
+    }
+
+    /// Leaves a session to the next check, if one waits.
+    fn leave(&self, session: (Session, Ability)) {
+        let mut checks = lock(&self.settling.checks);
+        if checks.count > AT_ONCE {
+            checks.sessions.push(session);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut checks = lock(&self.settling.checks);
+        checks.count -= 1;
+        let left = if checks.count == 0 { std::mem::take(&mut checks.sessions) } else { Vec::new() };
+        drop(checks);
+        drop(left);
+        // The next one finds what was left to it.
+        drop(self.permit.take());
     }
 }

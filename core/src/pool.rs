@@ -16,14 +16,14 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{Notify, oneshot};
-use tokio::task::JoinHandle;
 
+use crate::alone::Alone;
 use crate::clock::{self, Deadline, Moment};
 use crate::config::SessionAttrs;
 use crate::connector::Connector;
 use crate::decide::pool::{self as book, Back, Next, SlotId, WaiterId};
 use crate::decide::shed::Shed;
-use crate::error::{Class, Code, Error, Stage, TxStatus};
+use crate::error::{Class, Code, Error, Stage};
 use crate::lock;
 use crate::report::Recorder;
 use crate::session::Session;
@@ -52,11 +52,13 @@ pub(crate) struct Shared {
     connector: Connector,
     recorder: Arc<Recorder>,
     attrs: SessionAttrs,
+    /// For the metrics.
+    name: String,
     options: PoolOptions,
     state: Mutex<State>,
     /// The keeper has something to do.
     work: Arc<Notify>,
-    keeper: Mutex<Option<JoinHandle<()>>>,
+    keeper: Alone,
 }
 
 struct State {
@@ -83,18 +85,22 @@ pub(crate) struct Held {
     /// It was used: what its last caller dropped may still be in the driver's queue, until the driver's turn after this
     /// mark is over.
     mark: Option<u64>,
+    /// Its caller took the session's own settings away (RESET ALL, DISCARD ALL).
+    bare: bool,
     /// When it was lent.
     since: Moment,
 }
 
 /// What a waiter gets.
 enum Grant {
-    Session(Box<Held>),
+    /// And whether a ping must prove it first.
+    Session(Box<Held>, bool),
     Failed(Error),
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.recorder.pool(&self.name, book::Counts::default());
         self.work.notify_one();
     }
 }
@@ -126,14 +132,16 @@ impl Pool {
             closed: false,
             empty: Arc::default(),
         };
+        let recorder = Arc::clone(&connector.monitor().recorder);
         let shared = Shared {
-            recorder: Arc::clone(&connector.monitor().recorder),
+            name: recorder.pool_name(attrs.keyword()),
+            recorder,
             connector,
             attrs,
             options,
             state: Mutex::new(state),
             work: Arc::default(),
-            keeper: Mutex::default(),
+            keeper: Alone::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -190,22 +198,19 @@ impl Pool {
             if deadline.passed(now) {
                 return Err(shared.too_late(patience));
             }
-            // Another idle one may take the failed one's place.
-            if again && let Some((held, prove)) = shared.take(now)? {
-                let session = PoolSession::new(Arc::clone(shared), held);
-                match session.checked(prove, deadline).await {
-                    Some(session) => return Ok(session),
-                    None => continue,
-                }
-            }
-            let mut waiting = shared.queue_up(again, deadline.left(now).unwrap_or(patience))?;
-            keeper::open_wanted(shared);
-            let granted = match deadline.bound(waiting.granted()).await {
-                Err(clock::Elapsed) => return Err(shared.too_late(patience)),
-                Ok(granted) => granted?,
-            };
+            let (granted, prove) =
+                match shared.queue_up(again, deadline.left(now).unwrap_or(patience), now)? {
+                    Place::Session(held, prove) => (held, prove),
+                    Place::Queue(mut waiting) => {
+                        keeper::open_wanted(shared);
+                        match deadline.bound(waiting.granted()).await {
+                            Err(clock::Elapsed) => return Err(shared.too_late(patience)),
+                            Ok(granted) => granted?,
+                        }
+                    }
+                };
             let session = PoolSession::new(Arc::clone(shared), granted);
-            if let Some(session) = session.checked(false, deadline).await {
+            if let Some(session) = session.checked(prove, deadline).await {
                 return Ok(session);
             }
             again = true;
@@ -248,19 +253,18 @@ impl Shared {
         if state.closed {
             return Err(closed());
         }
-        let Some(lend) = state.book.acquire(now) else { return Ok(None) };
-        state.stats.acquired += 1;
-        Ok(state.idle[lend.slot.0].take().map(|mut held| {
-            held.since = now;
-            (held, lend.prove)
-        }))
+        Ok(state.lend(now))
     }
 
-    fn queue_up(self: &Arc<Self>, again: bool, patience: Duration) -> Result<Waiting, Error> {
+    /// A place in the queue; or a session that came back since the caller looked, for nobody may wait beside an idle one.
+    fn queue_up(self: &Arc<Self>, again: bool, patience: Duration, now: Moment) -> Result<Place, Error> {
         let searching = self.connector.searching(self.attrs);
         let mut state = lock(&self.state);
         if state.closed {
             return Err(closed());
+        }
+        if let Some((held, prove)) = state.lend(now) {
+            return Ok(Place::Session(held, prove));
         }
         let waiter = match state.book.wait(again, patience, searching) {
             Ok(waiter) => waiter,
@@ -273,7 +277,7 @@ impl Shared {
         state.stats.waited += u64::from(!again);
         let (sender, granted) = oneshot::channel();
         state.waiters.insert(waiter, sender);
-        Ok(Waiting { shared: Arc::clone(self), waiter, granted })
+        Ok(Place::Queue(Waiting { shared: Arc::clone(self), waiter, granted }))
     }
 
     /// A caller is done with a session. `used`: it may have asked something of it.
@@ -281,7 +285,12 @@ impl Shared {
         let member = held.session.member();
         let usable = held.session.is_usable();
         if usable && used {
-            if member.tap.busy() || member.tap.status() != TxStatus::Idle {
+            // What its caller declared was of that caller's work.
+            member.declare_read_only(false);
+            held.bare |= member.tap.take_reset();
+            // From here on the driver tells of what it still finds.
+            member.rest();
+            if held.bare || member.tap.inside() {
                 return self.settle(held);
             }
             held.mark = Some(member.mark());
@@ -315,12 +324,13 @@ impl Shared {
                     state.idle[slot.0] = Some(held);
                     return;
                 }
-                Next::To(waiter) => {
+                Next::To { waiter, prove } => {
                     let sender = state.waiters.remove(&waiter);
                     state.stats.acquired += 1;
+                    held.since = clock::now();
                     match sender.map_or(Err(None), |s| {
-                        s.send(Grant::Session(held)).map_err(|grant| match grant {
-                            Grant::Session(held) => Some(held),
+                        s.send(Grant::Session(held, prove)).map_err(|grant| match grant {
+                            Grant::Session(held, _) => Some(held),
                             Grant::Failed(_) => None,
                         })
                     }) {
@@ -393,6 +403,23 @@ impl Shared {
     }
 }
 
+impl State {
+    /// An idle session for a caller, and whether a ping must prove it.
+    fn lend(&mut self, now: Moment) -> Option<(Box<Held>, bool)> {
+        let lend = self.book.acquire(now)?;
+        self.stats.acquired += 1;
+        let mut held = self.idle[lend.slot.0].take()?;
+        held.since = now;
+        Some((held, lend.prove))
+    }
+}
+
+/// What a caller gets who has just come.
+enum Place {
+    Session(Box<Held>, bool),
+    Queue(Waiting),
+}
+
 /// A caller in the queue. Dropped, it leaves; what was given to it meanwhile goes back.
 struct Waiting {
     shared: Arc<Shared>,
@@ -401,9 +428,9 @@ struct Waiting {
 }
 
 impl Waiting {
-    async fn granted(&mut self) -> Result<Box<Held>, Error> {
+    async fn granted(&mut self) -> Result<(Box<Held>, bool), Error> {
         match (&mut self.granted).await {
-            Ok(Grant::Session(held)) => Ok(held),
+            Ok(Grant::Session(held, prove)) => Ok((held, prove)),
             Ok(Grant::Failed(e)) => Err(e),
             // The pool itself is gone.
             Err(_) => Err(closed()),
@@ -417,7 +444,7 @@ impl Drop for Waiting {
         state.book.leave(self.waiter);
         state.waiters.remove(&self.waiter);
         drop(state);
-        if let Ok(Grant::Session(held)) = self.granted.try_recv() {
+        if let Ok(Grant::Session(held, _)) = self.granted.try_recv() {
             self.shared.give_back(held, false);
         }
     }

@@ -246,19 +246,22 @@ struct Call<'a> {
     options: &'a RunOptions,
     deadline: Deadline,
     made: u32,
-    /// The token table may be used: it has refused no row of this call.
+    /// The token table may be used: it has refused no row lately.
     table: bool,
+    /// The last attempt failed by our own doing: its repeat isn't charged to the caller.
+    ours: bool,
 }
 
 impl<'a> Call<'a> {
     fn new(connector: &'a Connector, options: &'a RunOptions) -> Self {
-        connector.settling().call();
+        let settling = connector.settling();
+        settling.call();
         let deadline = Deadline::after(options.deadline);
-        Self { connector, options, deadline, made: 0, table: true }
+        Self { connector, options, deadline, made: 0, table: settling.tries_table(), ours: false }
     }
 
     /// Until when to wait for the next attempt.
-    fn again(&self, error: Error) -> Result<clock::Moment, Error> {
+    fn again(&mut self, error: Error) -> Result<clock::Moment, Error> {
         if error.class() != Class::Transient {
             return Err(error);
         }
@@ -270,7 +273,8 @@ impl<'a> Call<'a> {
         if self.deadline.passed(until) {
             return Err(error.noting(format_args!("no time for another attempt after {}", self.made)));
         }
-        if !retry::is_collision(error.sqlstate()) && !settling.repeat() {
+        let free = std::mem::take(&mut self.ours) || retry::is_collision(error.sqlstate());
+        if !free && !settling.repeat() {
             return Err(error.noting(format_args!(
                 "not repeated, for the repeats of this connector are a tenth of its calls already (attempt {})",
                 self.made
@@ -313,6 +317,8 @@ impl<'a> Call<'a> {
         let (why, before) = (session.why(), session.member().tap.writes());
         let read = self.deadline.bound(Ability::read(session)).await;
         let read = match read {
+            // A refusal of this moment: this transaction stays unmarked, the next one asks again.
+            Ok(Err(e)) if e.as_db_error().is_some() && session.is_usable() => return Ok(None),
             Ok(read) => read.map_err(|e| why.diagnose(e)),
             Err(_) => Err(why.give_up(before)),
         };
@@ -363,7 +369,7 @@ where
     let (ends, before) = (why.member().tap.ends(), why.member().tap.writes());
     let value = match call.deadline.bound(work(&mut tx)).await {
         Ok(Ok(value)) => value,
-        Ok(Err(error)) => return Err(refused(&why, ends, error).into()),
+        Ok(Err(error)) => return Err(refused(&why, ends, error, call.deadline).await.into()),
         Err(_) => {
             let late = why.give_up(before);
             return Err(if why.member().tap.ends() == ends { late } else { control(&why) }.into());
@@ -381,14 +387,13 @@ where
         Err(failed) if failed.last_act_refused => {
             // The fault isn't the transaction's. What the session may do has changed since it was read.
             call.table = false;
+            call.ours = true;
+            call.connector.settling().table_refused();
             session.ability = None;
             let error = failed.error;
             tracing::warn!(target: "pgfollow", %error, "the table pgfollow.outcome refused a row");
-            Err(match error.class() {
-                Class::Permanent => error.with_class(Class::Transient),
-                _ => error,
-            }
-            .into())
+            // COMMIT stood behind it, and was never reached.
+            Err(error.with_class(Class::Transient).into())
         }
         Err(failed) => {
             let error = failed.error;
@@ -413,10 +418,10 @@ async fn marked(
     if why.member().tap.status() == TxStatus::Failed {
         return Ok((None, None));
     }
-    let id = call.connector.settling().id();
+    let Some(id) = call.connector.settling().id() else { return Ok((None, None)) };
     match ability.way(call.table) {
-        Some(Way::Row) => {
-            let token = ability.token(id);
+        Some(Way::Row(table)) => {
+            let token = ability.token(table, id);
             Ok((token, token.map(|t| t.last_act())))
         }
         Some(Way::Number) => {
@@ -432,9 +437,20 @@ async fn marked(
 }
 
 /// The work returned an error: nothing was committed, unless it did so itself.
-fn refused(why: &Why, ends: u64, error: Error) -> Error {
-    if why.member().tap.ends() != ends {
+async fn refused(why: &Why, ends: u64, error: Error, deadline: Deadline) -> Error {
+    let member = why.member();
+    // What it asked and didn't wait for may not have reached the driver yet. A deadline that passes here leaves the
+    // question below its doubt.
+    let mark = member.mark();
+    let seen = member.taken_up(mark) || deadline.bound(member.take_up(mark)).await.is_ok();
+    if member.tap.ends() != ends {
         return control(why).noting(format_args!("it returned: {error}"));
+    }
+    if !seen || (member.tap.busy() && !member.tap.harmless()) {
+        let error = error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare));
+        return error
+            .with_class(Class::UnknownOutcome)
+            .noting("what the closure sent and didn't wait for may have ended the transaction");
     }
     // A bare `?` knows only the SQLSTATE, and calls every lost connection an unknown outcome.
     error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare))

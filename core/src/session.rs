@@ -231,8 +231,8 @@ impl Session {
     /// [`Transaction::prepare_cached`], with the same cache.)
     ///
     /// A statement can go stale: 26000 (somebody ran DEALLOCATE or DISCARD), or 0A000 "cached plan must not change result
-    /// type" after a change of its tables. [`Self::forget_cached`] and this again give a good one; the execution that
-    /// failed did nothing, but it has failed the block that it stood in.
+    /// type" after a change of its tables. The execution that failed did nothing, but it has failed the block that it stood
+    /// in; both are transient, and this again gives a good one, for the session forgets all of them then.
     ///
     /// ```no_run
     /// # async fn f(session: &pgfollow::Session) -> Result<(), pgfollow::Error> {
@@ -256,6 +256,11 @@ impl Session {
     /// transactions of the bare client don't mind the tag of COMMIT.
     pub fn into_parts(self) -> (Client, Ending) {
         (self.client, Ending::new(self.member, self.messages, self.leash))
+    }
+
+    /// Drops the messages that nobody has read.
+    pub(crate) fn forget_messages(&self) {
+        self.messages.forget();
     }
 
     /// From now on all messages go there, and [`Self::message`] tells of the end alone.

@@ -6,12 +6,12 @@
 //! it when a caller begins to wait, and takes from it before it dials.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::alone::Alone;
 use crate::clock::{self, Deadline};
 use crate::config::{Endpoint, SessionAttrs};
 use crate::decide::pace::Price;
@@ -36,14 +36,14 @@ const ANSWER: Duration = Duration::from_millis(250);
 #[derive(Default)]
 pub(crate) struct Spares {
     held: Mutex<BTreeMap<HostId, Opened>>,
-    running: AtomicBool,
+    task: Alone,
 }
 
 impl Spares {
     /// A caller begins to wait for a primary.
     pub(crate) fn start(self: &Arc<Self>, monitor: &Arc<Monitor>) {
-        if monitor.config.endpoint == Endpoint::Direct && !self.running.swap(true, Ordering::Relaxed) {
-            tokio::spawn(keep(Arc::downgrade(self), Arc::downgrade(monitor)));
+        if monitor.config.endpoint == Endpoint::Direct {
+            self.task.start(|| keep(Arc::downgrade(self), Arc::downgrade(monitor)));
         }
     }
 
@@ -86,7 +86,6 @@ async fn keep(spares: Weak<Spares>, monitor: Weak<Monitor>) {
         clock::sleep_until(clock::now() + LEFT_OVER).await;
         let Some(s) = spares.upgrade() else { return };
         lock(&s.held).clear();
-        s.running.store(false, Ordering::Relaxed);
         return;
     }
 }

@@ -20,7 +20,11 @@ fn given(case: &Value) -> Given {
     if case["given"]["mark"] == "number" {
         case["given"]["mark"] = number.clone();
     }
-    let mark = if case.get("here").is_some() { json!("row") } else { number };
+    let mark = if case.get("here").is_some() {
+        json!({"row": {"table": {"oid": 16390, "file": 16390}}})
+    } else {
+        number
+    };
     let common = json!({"system": 7, "database": 16384, "made_at": 60_000_000, "timeline": 1, "mark": mark});
     filled(common, &case, "given")
 }
@@ -41,7 +45,7 @@ fn check(file: &str, answer: impl Fn(&Value) -> Step) {
 fn a_token_is_taken_nowhere_but_where_its_transaction_could_have_taken_it() {
     check("first.jsonl", |case| {
         let common = json!({"system": 7, "database": 16384, "server_time": 120_000_000, "timeline": 1,
-            "table": true, "numbers": true});
+            "table": {"oid": 16390, "file": 16390}, "numbers": true});
         first(&given(case), &filled::<Here>(common, case, "here"))
     });
 }

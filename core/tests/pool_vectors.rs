@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pgfollow::decide::pace::{Ended, Pace, Price, Ticket};
-use pgfollow::decide::pool::{Back, Look, Next, Pool, PoolRules, SlotId, WaiterId};
+use pgfollow::decide::pool::{Back, Look, Next, NotOpened, Pool, PoolRules, SlotId, WaiterId};
 use pgfollow::decide::shed::Shed;
 use pgfollow::{HostId, Moment};
 use rand::SeedableRng;
@@ -63,7 +63,8 @@ fn back(v: &Value, now: Moment) -> Back {
 impl Scene {
     fn next(&self, next: Next) -> Value {
         match next {
-            Next::To(w) => json!(format!("to {}", self.callers[&w])),
+            Next::To { waiter, prove: false } => json!(format!("to {}", self.callers[&waiter])),
+            Next::To { waiter, prove: true } => json!(format!("to {}, prove", self.callers[&waiter])),
             Next::Keep => json!("keep"),
             Next::Close => json!("close"),
         }
@@ -73,7 +74,7 @@ impl Scene {
         // A caller for each, so that the book wants it.
         let waiter = self.pool.wait(false, Duration::MAX, true).expect("room");
         let slot = self.pool.open(now).expect("a place");
-        assert_eq!(self.pool.opened(slot, host(on), now, &mut self.rng), Next::To(waiter));
+        assert_eq!(self.pool.opened(slot, host(on), now, &mut self.rng), Next::To { waiter, prove: false });
         slot
     }
 
@@ -121,7 +122,11 @@ impl Scene {
                 self.next(next)
             }
             "not opened" => {
-                self.pool.not_opened(slot(a), b.as_bool().expect("for good?"), now, &mut self.rng);
+                let why = match b {
+                    Value::String(_) => NotOpened::ForGood,
+                    after => NotOpened::ForNow(after.as_u64().map(Duration::from_millis)),
+                };
+                self.pool.not_opened(slot(a), why, now, &mut self.rng);
                 Value::Null
             }
             "turn away" => json!(self.pool.turn_away().iter().map(|w| &self.callers[w]).collect::<Vec<_>>()),

@@ -52,6 +52,8 @@ pub enum Unsettled {
     TooOld,
     /// The table is gone, not logged, or closed to this role.
     TableUnusable,
+    /// The table was emptied, rewritten or made anew since: a row that isn't there proves nothing.
+    OtherTable,
     /// A crash or a failover lay between, and the transaction's number may be a stranger's now.
     Recovered,
     /// The session had no means to mark its transaction.
@@ -69,6 +71,10 @@ impl fmt::Display for Unsettled {
             Self::TooOld => "the transaction lies too far back",
             Self::TableUnusable => {
                 "the table pgfollow.outcome is missing, not logged or closed to this role: run `pgfollow outcome install`"
+            }
+            Self::OtherTable => {
+                "the table pgfollow.outcome was emptied, rewritten or made anew since (old rows go by `pgfollow outcome \
+                 purge`, never by TRUNCATE)"
             }
             Self::Recovered => {
                 "a crash or a failover lay between, and without the table pgfollow.outcome transaction numbers prove \
@@ -97,12 +103,25 @@ pub struct Given {
     pub mark: Mark,
 }
 
+/// The token table as it was: emptied (TRUNCATE), dropped and made anew, or restored, it is another one, and that a row
+/// isn't in it proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+pub struct Table {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// `pg_class.relfilenode`.
+    pub file: u32,
+}
+
 /// What a transaction leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
     /// A row in the token table, by its last act.
-    Row,
+    Row {
+        /// Which table.
+        table: Table,
+    },
     /// Its number alone, and the server's marks just before COMMIT.
     Number {
         /// The transaction's number, epoch included.
@@ -128,8 +147,9 @@ pub struct Here {
     pub server_time: i64,
     /// The primary's timeline.
     pub timeline: Option<u32>,
-    /// Whether the token table can be used.
-    pub table: bool,
+    /// The token table, where it can be used.
+    #[serde(default)]
+    pub table: Option<Table>,
     /// Whether transaction numbers and marks may be read.
     pub numbers: bool,
 }
@@ -173,8 +193,11 @@ pub fn first(given: &Given, here: &Here) -> Step {
         return Step::Again(Unsettled::NoPrimary);
     }
     match given.mark {
-        Mark::Row if here.table => Step::Fence,
-        Mark::Row => unknown(Unsettled::TableUnusable),
+        Mark::Row { table } => match here.table {
+            Some(found) if found == table => Step::Fence,
+            Some(_) => unknown(Unsettled::OtherTable),
+            None => unknown(Unsettled::TableUnusable),
+        },
         Mark::Number { .. } if here.numbers => Step::AskNumber,
         Mark::Number { .. } => unknown(Unsettled::NoToken),
     }
@@ -197,7 +220,7 @@ impl Ended {
     fn unsettled(self) -> Option<Step> {
         match self.error {
             Some(e) if e.as_str() == "55P03" => Some(Step::EndTwin),
-            Some(e) if hopeless(e) => Some(unknown(Unsettled::TableUnusable)),
+            Some(e) if is_lasting(e) => Some(unknown(Unsettled::TableUnusable)),
             Some(_) => Some(Step::Again(Unsettled::NoPrimary)),
             None if self.local_only => Some(Step::Again(Unsettled::WaitingForStandby)),
             None if !self.committed => Some(Step::Again(Unsettled::NoPrimary)),
@@ -206,8 +229,8 @@ impl Ended {
     }
 }
 
-/// The server refused the check's statement, and always will.
-fn hopeless(e: SqlState) -> bool {
+/// The server refused the statement, and always will.
+pub fn is_lasting(e: SqlState) -> bool {
     let m = sqlstate::meaning(e);
     // A cancel or a statement_timeout is of the moment.
     m.at_statement == Class::Permanent && !m.ends_session && !e.as_str().starts_with("57")
@@ -265,7 +288,7 @@ pub fn by_number(given: &Given, seen: Option<&NumberSeen>, ended: Ended, promoti
     if ended.error.is_some_and(|e| e.as_str() == "22023") {
         return unknown(Unsettled::Recovered);
     }
-    if ended.error.is_some_and(hopeless) {
+    if ended.error.is_some_and(is_lasting) {
         return unknown(Unsettled::NoToken);
     }
     if let Some(step) = ended.unsettled() {

@@ -21,6 +21,8 @@ const OPEN_AT_ONCE: usize = 2;
 const HOLDS: u32 = 20;
 /// Pauses between attempts to refill after one that failed for good, first and longest.
 const REFILL_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The pause after one that failed otherwise: a refusal that comes at once would be asked for again at once, for ever.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The number of a session's place in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,10 +57,8 @@ struct Slot {
     /// The last proof that it lives.
     alive: Moment,
     expires: Moment,
-    /// When it was lent last, or opened.
+    /// When it was lent last, or came back, or was opened.
     wanted: Moment,
-    /// It was too old when it was lent last.
-    outlived: bool,
 }
 
 /// A session for a caller.
@@ -74,7 +74,12 @@ pub struct Lend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// It goes to that caller.
-    To(WaiterId),
+    To {
+        /// Who has waited for longest.
+        waiter: WaiterId,
+        /// It has been silent for long in its last caller's hands: a ping must prove it first.
+        prove: bool,
+    },
     /// It waits for a caller.
     Keep,
     /// It is closed, its place is free.
@@ -88,6 +93,15 @@ pub enum Back {
     Good(Moment),
     /// Not to be used again.
     Bad,
+}
+
+/// Why no session was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOpened {
+    /// Another try at once is useless.
+    ForGood,
+    /// Another try may do, after that if it was said.
+    ForNow(Option<Duration>),
 }
 
 /// What an idle session is like.
@@ -155,6 +169,8 @@ pub struct Pool {
     next_waiter: u64,
     holds: Holds,
     refill: Option<(Moment, Duration)>,
+    /// Nothing is opened before.
+    paused: Moment,
 }
 
 impl Pool {
@@ -170,6 +186,7 @@ impl Pool {
             next_waiter: 0,
             holds: Holds::default(),
             refill: None,
+            paused: Moment::ZERO,
             rules,
         }
     }
@@ -194,7 +211,6 @@ impl Pool {
         let slot = self.idle.pop()?;
         let s = &mut self.slots[slot.0];
         s.wanted = now;
-        s.outlived = now >= s.expires;
         Some(Lend { slot, prove: now - s.alive >= self.rules.validate_after })
     }
 
@@ -238,13 +254,11 @@ impl Pool {
 
     /// A place for a session to be opened now, if one is wanted.
     pub fn open(&mut self, now: Moment) -> Option<SlotId> {
-        let short = self.size() < self.rules.min && self.refill.is_none_or(|(due, _)| due <= now);
-        let wanted = self.waiters.len() > self.opening || short;
-        if !wanted || self.opening >= OPEN_AT_ONCE || self.size() >= self.rules.max {
+        if self.opens_next().is_none_or(|due| now < due) {
             return None;
         }
         self.opening += 1;
-        let slot = Slot { host: HostId(0), alive: now, expires: Moment::NEVER, wanted: now, outlived: false };
+        let slot = Slot { host: HostId(0), alive: now, expires: Moment::NEVER, wanted: now };
         Some(match self.free.pop() {
             Some(id) => {
                 self.slots[id.0] = slot;
@@ -261,6 +275,7 @@ impl Pool {
     pub fn opened(&mut self, slot: SlotId, host: HostId, now: Moment, rng: &mut impl Rng) -> Next {
         self.opening -= 1;
         self.refill = None;
+        self.paused = Moment::ZERO;
         let PoolRules { lifetime, lifetime_jitter, .. } = self.rules;
         let s = &mut self.slots[slot.0];
         s.host = host;
@@ -271,14 +286,20 @@ impl Pool {
         self.place(slot, now)
     }
 
-    /// None could be opened; `for_good`: another try at once is useless.
-    pub fn not_opened(&mut self, slot: SlotId, for_good: bool, now: Moment, rng: &mut impl Rng) {
+    /// None could be opened.
+    pub fn not_opened(&mut self, slot: SlotId, why: NotOpened, now: Moment, rng: &mut impl Rng) {
         self.opening -= 1;
         self.release(slot);
-        if for_good {
-            let (first, most) = REFILL_PAUSE;
-            let pause = self.refill.map_or(first, |(_, p)| (p * 2).min(most));
-            self.refill = Some((now + pause.mul_f64(rng.random_range(0.8..=1.2)), pause));
+        let chance = rng.random_range(0.8..=1.2);
+        match why {
+            NotOpened::ForGood => {
+                let (first, most) = REFILL_PAUSE;
+                let pause = self.refill.map_or(first, |(_, p)| (p * 2).min(most));
+                self.refill = Some((now + pause.mul_f64(chance), pause));
+            }
+            NotOpened::ForNow(after) => {
+                self.paused = now + after.unwrap_or(PAUSE).max(PAUSE).mul_f64(chance);
+            }
         }
     }
 
@@ -287,11 +308,8 @@ impl Pool {
         let s = &mut self.slots[slot.0];
         let Back::Good(alive) = how else { return self.close(slot) };
         self.holds.add(now - s.wanted);
-        s.alive = alive;
-        if s.outlived {
-            return self.close(slot);
-        }
-        self.place(slot, now)
+        s.wanted = now;
+        self.good(slot, alive, now)
     }
 
     /// A session that a caller gave back is brought out of its transaction first; it comes back by [`Self::settled`].
@@ -304,10 +322,7 @@ impl Pool {
         self.settling -= 1;
         match how {
             Back::Bad => self.close(slot),
-            Back::Good(alive) => {
-                self.slots[slot.0].alive = alive;
-                self.place(slot, now)
-            }
+            Back::Good(alive) => self.good(slot, alive, now),
         }
     }
 
@@ -362,8 +377,19 @@ impl Pool {
             let superfluous = if self.size() > min { s.wanted + idle_max } else { Moment::NEVER };
             s.expires.min(s.alive + test_every).min(superfluous)
         };
-        let refill = if self.size() < min { self.refill.map(|(due, _)| due) } else { None };
-        self.idle.iter().map(of).chain(refill).min().unwrap_or(Moment::NEVER)
+        self.idle.iter().map(of).chain(self.opens_next()).min().unwrap_or(Moment::NEVER)
+    }
+
+    /// From when on another one is to be opened, if any is.
+    fn opens_next(&self) -> Option<Moment> {
+        if self.opening >= OPEN_AT_ONCE || self.size() >= self.rules.max {
+            return None;
+        }
+        if self.waiters.len() > self.opening {
+            return Some(self.paused);
+        }
+        let refill = self.refill.map_or(Moment::ZERO, |(due, _)| due);
+        (self.size() < self.rules.min).then_some(refill.max(self.paused))
     }
 
     /// Gives up all idle sessions: the pool is closed.
@@ -380,11 +406,22 @@ impl Pool {
         self.release(slot);
     }
 
+    /// A session is free again, unless it has lived long enough.
+    fn good(&mut self, slot: SlotId, alive: Moment, now: Moment) -> Next {
+        let s = &mut self.slots[slot.0];
+        s.alive = alive;
+        if now >= s.expires {
+            return self.close(slot);
+        }
+        self.place(slot, now)
+    }
+
     fn place(&mut self, slot: SlotId, now: Moment) -> Next {
         match self.waiters.pop_front() {
             Some(waiter) => {
-                self.slots[slot.0].wanted = now;
-                Next::To(waiter)
+                let s = &mut self.slots[slot.0];
+                s.wanted = now;
+                Next::To { waiter, prove: now - s.alive >= self.rules.validate_after }
             }
             None => {
                 self.idle.push(slot);

@@ -6,9 +6,10 @@
 
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
-use super::token::{Token, Twin};
+use super::token::{Token, Twin, WARNINGS};
 use crate::clock::{self, Moment};
-use crate::decide::outcome::{Given, Here, Mark};
+use crate::decide::outcome::{self, Given, Here, Mark, Table};
+use crate::error::SqlState;
 use crate::role;
 use crate::session::Session;
 
@@ -20,15 +21,16 @@ const QUESTION: &str = "SELECT \
     pg_catalog.pg_backend_pid() AS pid, \
     (SELECT (extract(epoch FROM backend_start) * 1000000)::pg_catalog.int8 \
         FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())) AS backend_start, \
-    current_setting('synchronous_commit') = 'off' AS never_waits, \
+    current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') AS waits_less, \
     current_setting('synchronous_standby_names') <> '' AS has_standbys, \
-    EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    pg_catalog.pg_is_in_recovery() AS standby, \
+    (SELECT c.oid::pg_catalog.text || '.' || c.relfilenode FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = 'pgfollow' AND c.relname = 'outcome' AND c.relkind = 'r' AND c.relpersistence = 'p' \
         AND NOT c.relrowsecurity AND has_schema_privilege(n.oid, 'USAGE') \
         AND (SELECT count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped \
             AND a.attname IN ('token', 'state') AND has_column_privilege(c.oid, a.attnum, 'SELECT') \
             AND has_column_privilege(c.oid, a.attnum, 'INSERT') \
-            AND (a.attname = 'state' OR has_column_privilege(c.oid, a.attnum, 'UPDATE'))) = 2) AS has_table, \
+            AND (a.attname = 'state' OR has_column_privilege(c.oid, a.attnum, 'UPDATE'))) = 2) AS outcome_table, \
     (SELECT bool_and(coalesce(has_function_privilege(to_regprocedure(f), 'EXECUTE'), false)) FROM (VALUES \
         ('pg_catalog.txid_current_if_assigned()'), ('pg_catalog.txid_status(bigint)'), \
         ('pg_catalog.pg_current_wal_insert_lsn()'), ('pg_catalog.pg_current_wal_lsn()'), \
@@ -50,7 +52,7 @@ pub(super) const MARKS: &str = "pg_catalog.txid_current_if_assigned() AS xid, \
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// By a row of the token table.
-    Row,
+    Row(Table),
     /// By their number.
     Number,
 }
@@ -66,11 +68,13 @@ pub(crate) struct Ability {
     read: Moment,
     /// The session's own backend; `None` where somebody stands between.
     pub(super) twin: Option<Twin>,
-    /// `synchronous_commit` is off.
-    pub(super) never_waits: bool,
+    /// `synchronous_commit` is less than `on`.
+    pub(super) waits_less: bool,
     /// The primary waits for standbys.
     pub(super) has_standbys: bool,
-    table: bool,
+    table: Option<Table>,
+    /// Nothing is written here.
+    standby: bool,
     numbers: bool,
     /// A check can write something to the log without a table.
     pub(super) emits: bool,
@@ -106,6 +110,16 @@ fn number<T: std::str::FromStr>(row: &SimpleQueryRow, column: &str) -> Option<T>
     text(row, column)?.parse().ok()
 }
 
+/// Whether asking again would be answered alike: not where the server lacked memory, or time.
+fn is_lasting(sqlstate: &str) -> bool {
+    SqlState::new(sqlstate).is_some_and(outcome::is_lasting)
+}
+
+fn table(text: &str) -> Option<Table> {
+    let (oid, file) = text.split_once('.')?;
+    Some(Table { oid: oid.parse().ok()?, file: file.parse().ok()? })
+}
+
 impl Marks {
     pub(super) fn of(row: &SimpleQueryRow) -> Self {
         Self {
@@ -122,18 +136,18 @@ impl Ability {
     /// Asks the session. `None` where the server gives no such row: then its transactions stay unmarked.
     ///
     /// # Errors
-    /// The loss of the connection.
+    /// The loss of the connection, and what the server says at this moment only.
     pub(crate) async fn read(session: &Session) -> Result<Option<Self>, tokio_postgres::Error> {
         let answer = match session.simple_query(QUESTION).await {
             Ok(answer) => answer,
-            Err(e) if e.as_db_error().is_some() => {
+            Err(e) if e.as_db_error().is_some_and(|db| is_lasting(db.code().code())) => {
                 tracing::warn!(target: "pgfollow", host = %session.candidate(), error = %e,
                     "transactions can't be marked for an outcome check");
                 return Ok(None);
             }
             Err(e) => return Err(e),
         };
-        Ok(row_with(&answer, "has_table").and_then(|row| Self::of(session, row)))
+        Ok(row_with(&answer, "outcome_table").and_then(|row| Self::of(session, row)))
     }
 
     fn of(session: &Session, row: &SimpleQueryRow) -> Option<Self> {
@@ -149,9 +163,10 @@ impl Ability {
             server_time: number(row, "now")?,
             read: clock::now(),
             twin,
-            never_waits: yes(row, "never_waits"),
+            waits_less: yes(row, "waits_less"),
             has_standbys: yes(row, "has_standbys"),
-            table: yes(row, "has_table"),
+            table: text(row, "outcome_table").and_then(table),
+            standby: yes(row, "standby"),
             numbers: yes(row, "numbers"),
             emits: yes(row, "emits"),
         })
@@ -161,10 +176,10 @@ impl Ability {
     pub(crate) fn way(&self, row: bool) -> Option<Way> {
         // Without it no check would ever believe the token.
         self.system?;
-        match (self.table && row, self.numbers) {
-            (true, _) => Some(Way::Row),
-            (false, true) => Some(Way::Number),
-            (false, false) => None,
+        match self.table.filter(|_| row) {
+            _ if self.standby => None,
+            Some(table) => Some(Way::Row(table)),
+            None => self.numbers.then_some(Way::Number),
         }
     }
 
@@ -191,13 +206,13 @@ impl Ability {
     }
 
     /// A token for a transaction whose last act will be its row.
-    pub(crate) fn token(&self, id: u128) -> Option<Token> {
-        Some(Token { id, given: self.given(Mark::Row)?, twin: self.twin })
+    pub(crate) fn token(&self, table: Table, id: u128) -> Option<Token> {
+        Some(Token { id, given: self.given(Mark::Row { table })?, twin: self.twin })
     }
 
     /// The question for [`Self::token_by_number`], to be asked just before COMMIT.
     pub(crate) fn marks() -> String {
-        format!("SELECT {MARKS}")
+        format!("{WARNINGS}; SELECT {MARKS}")
     }
 
     /// A token for the transaction that gave this answer. `None` where it has no number: it has written nothing yet.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::ability::{Ability, MARKS, Marks, row_with, text, yes};
-use super::token::{Token, Twin};
+use super::token::{Token, Twin, WARNINGS};
 use crate::clock::{self, Deadline};
 use crate::config::SessionAttrs;
 use crate::connector::Connector;
@@ -33,8 +33,16 @@ pub(crate) async fn settle(
     deadline: Deadline,
 ) -> Result<Outcome, Error> {
     let mut check = Check { connector, token, deadline, session: None, reason: Unsettled::NoPrimary };
-    let answer = deadline.bound(check.run()).await;
-    let outcome = match answer {
+    let answer = deadline.bound(async {
+        let turn = connector.settling().turn().await;
+        check.session = turn.session();
+        let answer = check.run().await;
+        if let Some(session) = check.session.take() {
+            turn.leave(session);
+        }
+        answer
+    });
+    let outcome = match answer.await {
         Ok(answer) => answer?,
         // Dropped where it stood: nothing is cancelled, for a cancel would break off a wait for a standby.
         Err(_) => Outcome::Unknown(check.reason),
@@ -112,9 +120,9 @@ impl Check<'_> {
     /// Tries to take the token. It must write, so that its own commit waits behind the original's: an answer that is
     /// only read may be lost by a failover, and a second check would then read the first one's fence as a commit.
     async fn fence(&mut self, session: &Session, ability: &Ability) -> Step {
-        let durable = if ability.never_waits { "SET LOCAL synchronous_commit = 'local'; " } else { "" };
+        let durable = durable(ability);
         let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '1s'; {durable}\
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {WARNINGS}; SET LOCAL lock_timeout = '1s'; {durable}\
              INSERT INTO pgfollow.outcome AS o (token, state) VALUES ('{}', 'v') \
              ON CONFLICT (token) DO UPDATE SET token = excluded.token RETURNING o.state; COMMIT",
             self.token.uuid()
@@ -134,9 +142,9 @@ impl Check<'_> {
         } else {
             ""
         };
-        let durable = if ability.never_waits { "SET LOCAL synchronous_commit = 'local'; " } else { "" };
+        let durable = durable(ability);
         let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {durable}\
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {WARNINGS}; {durable}\
              SELECT pg_catalog.txid_status({xid}) AS status, {MARKS}; {waits}COMMIT"
         );
         let (answer, ended) = self.ask(session, ability, &sql).await;
@@ -215,6 +223,16 @@ impl Check<'_> {
             }
             None => Unsettled::StillRunning,
         }
+    }
+}
+
+/// The check's commit waits for whatever the original may have waited for: its own setting may have been another than the
+/// role's.
+fn durable(ability: &Ability) -> &'static str {
+    match (ability.waits_less, ability.has_standbys) {
+        (true, true) => "SET LOCAL synchronous_commit = 'on'; ",
+        (true, false) => "SET LOCAL synchronous_commit = 'local'; ",
+        (false, _) => "",
     }
 }
 

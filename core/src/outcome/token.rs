@@ -3,18 +3,21 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::decide::outcome::{Given, Mark};
+use crate::decide::outcome::{Given, Mark, Table};
 use crate::error::{Class, Code, Error};
 
 /// The first field of a token's text: another layout would have another number.
 const VERSION: &str = "1";
+
+/// Has the server say it where a commit's wait for a standby is broken off.
+pub(crate) const WARNINGS: &str = "SET LOCAL client_min_messages = 'warning'";
 
 /// What a transaction left behind for the outcome check. It holds no secret, and its text form can be kept and checked by
 /// another process, in another language, days later (up to half of [`crate::outcome::PURGE_HORIZON`]).
 ///
 /// ```
 /// use pgfollow::outcome::Token;
-/// let text = "1.0123456789abcdef0123456789abcdef.7000000000000000001.16384.1700000000000000.3.-.-";
+/// let text = "1.0123456789abcdef0123456789abcdef.7000000000000000001.16384.1700000000000000.3.-.-.16390.16390";
 /// let token: Token = text.parse()?;
 /// assert_eq!(token.to_string(), text);
 /// # Ok::<(), pgfollow::Error>(())
@@ -37,7 +40,7 @@ pub(crate) struct Twin {
 impl Token {
     /// The transaction's last act, by which it takes its token.
     pub(crate) fn last_act(&self) -> String {
-        format!("INSERT INTO pgfollow.outcome (token, state) VALUES ('{}', 'd')", self.uuid())
+        format!("{WARNINGS}; INSERT INTO pgfollow.outcome (token, state) VALUES ('{}', 'd')", self.uuid())
     }
 
     /// The row's key, as SQL reads it.
@@ -74,7 +77,7 @@ impl fmt::Display for Token {
         write!(f, "{VERSION}.{:032x}.{system}.{database}.{made_at}.{}", self.id, Maybe(timeline))?;
         write!(f, ".{}.{}", Maybe(pid), Maybe(start))?;
         match mark {
-            Mark::Row => Ok(()),
+            Mark::Row { table } => write!(f, ".{}.{}", table.oid, table.file),
             Mark::Number { xid, lsn, start, replay } => write!(f, ".{xid}.{lsn}.{start}.{}", Maybe(replay)),
         }
     }
@@ -98,7 +101,7 @@ fn parse(text: &str) -> Option<Token> {
         return None;
     }
     let mark = match tail {
-        [] => Mark::Row,
+        [oid, file] => Mark::Row { table: Table { oid: read(oid)?, file: read(file)? } },
         [xid, lsn, start, replay] => Mark::Number {
             xid: read(xid)?,
             lsn: read(lsn)?,
@@ -145,7 +148,9 @@ mod tests {
     fn tokens() -> impl Strategy<Value = Token> {
         let number = (any::<u64>(), any::<u64>(), any::<i64>(), any::<Option<u64>>())
             .prop_map(|(xid, lsn, start, replay)| Mark::Number { xid, lsn, start, replay });
-        let mark = prop_oneof![Just(Mark::Row), number];
+        let row =
+            (any::<u32>(), any::<u32>()).prop_map(|(oid, file)| Mark::Row { table: Table { oid, file } });
+        let mark = prop_oneof![row, number];
         let twin = any::<Option<(i32, i64)>>().prop_map(|t| t.map(|(pid, start)| Twin { pid, start }));
         let rest = (any::<u128>(), any::<u64>(), any::<u32>(), any::<i64>(), any::<Option<u32>>());
         (rest, mark, twin).prop_map(|((id, system, database, made_at, timeline), mark, twin)| Token {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::JoinHandle;
 
 use super::lent::PING;
 use super::{Grant, Held, Shared};
 use crate::clock::{self, Deadline};
-use crate::decide::pool::{Back, Look, SlotId};
+use crate::decide::pool::{Back, Look, NotOpened, SlotId};
+use crate::decide::topology::Input;
 use crate::error::{Class, Error, TxStatus};
 use crate::event::{Event, EventKind};
 use crate::lock;
@@ -23,12 +23,9 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// The metrics are told at least this often what the pool has.
 const TELL: Duration = Duration::from_secs(5);
 
-/// Starts the pool's task, again if the runtime that it ran in is gone.
+/// Starts the pool's task.
 pub(super) fn start(shared: &Arc<Shared>) {
-    let mut keeper = lock(&shared.keeper);
-    if keeper.as_ref().is_none_or(JoinHandle::is_finished) {
-        *keeper = Some(tokio::spawn(keep(Arc::downgrade(shared), shared.connector.events())));
-    }
+    shared.keeper.start(|| keep(Arc::downgrade(shared), shared.connector.events()));
 }
 
 async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
@@ -44,7 +41,7 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
             let book = &lock(&s.state).book;
             (book.next().min(clock::now() + TELL), book.counts())
         };
-        s.recorder.pool(s.attrs.keyword(), counts);
+        s.recorder.pool(&s.name, counts);
         drop(s);
         tokio::select! {
             biased;
@@ -143,8 +140,16 @@ impl Drop for Settling {
 /// Brings a session out of what its caller left behind, or proves an idle one.
 async fn settle(mut settling: Settling) {
     let Some(held) = &mut settling.held else { return };
-    let settled = clean(&held.session).await;
+    let mut settled = clean(&held.session).await;
     held.mark = None;
+    held.session.forget_messages();
+    if settled && held.bare {
+        let opener = settling.shared.upgrade().map(|s| Arc::clone(s.connector.monitor()));
+        let Some(monitor) = opener else { return };
+        let again = monitor.opener.set_again(&held.session);
+        settled = Deadline::after(PING).bound(again).await.is_ok() && held.session.is_usable();
+        held.bare = false;
+    }
     let back = if settled { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
     settling.over(back);
 }
@@ -184,6 +189,8 @@ impl Shared {
         let sweep = state.book.sweep(clock::now(), |slot| match &idle[slot.0] {
             Some(held) if !held.session.is_usable() => Look::Bad,
             Some(held) if held.session.is_doubted() => Look::Doubted,
+            // Its last caller dropped something before the driver had seen it.
+            Some(held) if held.session.member().tap.inside() => Look::Doubted,
             Some(held) => Look::Good(held.session.member().tap.last_in()),
             None => Look::Bad,
         });
@@ -201,7 +208,8 @@ impl Shared {
 
     fn opened(&self, slot: SlotId, session: Session) {
         let now = clock::now();
-        let held = Box::new(Held { session, slot, mark: None, since: now });
+        session.member().rests_in(&self.work);
+        let held = Box::new(Held { session, slot, mark: None, bare: false, since: now });
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         state.stats.opened += 1;
@@ -217,7 +225,15 @@ impl Shared {
         let state = &mut *guard;
         state.stats.failed += 1;
         let for_good = error.as_ref().is_some_and(|e| e.class() == Class::Permanent);
-        state.book.not_opened(slot, for_good, clock::now(), &mut state.rng);
+        let why = if for_good {
+            NotOpened::ForGood
+        } else {
+            NotOpened::ForNow(error.as_ref().and_then(Error::retry_after))
+        };
+        state.book.not_opened(slot, why, clock::now(), &mut state.rng);
+        if state.closed {
+            state.empty.notify_waiters();
+        }
         let Some(e) = error else { return };
         if for_good {
             for waiter in state.book.turn_away() {
@@ -228,9 +244,6 @@ impl Shared {
             }
         }
         state.last_failure = Some(e);
-        if state.closed {
-            state.empty.notify_waiters();
-        }
     }
 
     fn settled(&self, held: Box<Held>, back: Back) {
@@ -251,7 +264,12 @@ impl Shared {
         state.stats.acquired -= 1;
         // A ping that the host answered by an error, or a reset, says nothing of the silent ones.
         let siblings = match held.session.ended() {
-            Some(EndCause::CallTimedOut) => state.book.silent(held.slot),
+            Some(EndCause::CallTimedOut) => {
+                let member = held.session.member();
+                let (host, generation) = (member.host, member.generation());
+                self.connector.monitor().feed(Input::PingFailed { host, generation });
+                state.book.silent(held.slot)
+            }
             _ => Vec::new(),
         };
         state.stats.closed += siblings.len() as u64;

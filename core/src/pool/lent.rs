@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Held, Shared};
-use crate::clock::Deadline;
-use crate::error::TxStatus;
+use crate::clock::{self, Deadline};
 use crate::session::{EndCause, Session};
 
 /// A session that doesn't answer a ping within this is dead.
@@ -46,13 +45,16 @@ impl PoolSession {
         let held = self.held.as_deref_mut().expect("held until it is dropped");
         let member = held.session.member();
         if let Some(mark) = held.mark.take() {
+            member.rest_ends();
             // Should this wait be broken off, it goes back as one that was used.
             *self.used.get_mut() = true;
             if !member.taken_up(mark) && deadline.bound(member.take_up(mark)).await.is_err() {
                 return None;
             }
             *self.used.get_mut() = false;
-            if member.tap.busy() || member.tap.status() != TxStatus::Idle {
+            // What the server told its last caller is not this one's to read.
+            held.session.forget_messages();
+            if member.tap.inside() {
                 // Its last caller dropped a call before the driver had taken it up.
                 let held = self.held.take().expect("held until it is dropped");
                 self.shared.unlend(held);
@@ -66,26 +68,48 @@ impl PoolSession {
             return Some(self);
         }
         self.used.store(true, Ordering::Relaxed);
-        if self.held().session.answers(deadline).await {
-            return Some(self);
+        match self.held().session.answers(deadline).await {
+            Answer::Came => return Some(self),
+            Answer::Failed => {
+                let held = self.held.take().expect("held until it is dropped");
+                self.shared.silent(held);
+            }
+            Answer::NoTime => {
+                let held = self.held.take().expect("held until it is dropped");
+                self.shared.unlend(held);
+            }
         }
-        let held = self.held.take().expect("held until it is dropped");
-        self.shared.silent(held);
         None
     }
 }
 
+/// What became of a ping.
+enum Answer {
+    Came,
+    /// An error, or nothing within the bound: the session is over.
+    Failed,
+    /// Nothing yet, and the caller's own time is over: that says nothing of the session.
+    NoTime,
+}
+
 impl Session {
-    /// Whether the server answers an empty query, within the bound of a ping. The session is over if it doesn't.
-    pub(super) async fn answers(&self, deadline: Deadline) -> bool {
-        let ping = Deadline::after(PING).min(deadline).bound(self.simple_query("")).await;
+    /// Whether the server answers an empty query, within the bound of a ping or the caller's.
+    async fn answers(&self, deadline: Deadline) -> Answer {
+        let bound = Deadline::after(PING);
+        let ping = bound.min(deadline).bound(self.simple_query("")).await;
         let member = self.member();
         match ping {
-            Ok(Ok(_)) => member.proved(),
-            Ok(Err(_)) => {}
-            Err(_) => member.end(EndCause::CallTimedOut),
+            Ok(Ok(_)) => {
+                member.proved();
+                Answer::Came
+            }
+            Ok(Err(_)) => Answer::Failed,
+            Err(_) if bound.passed(clock::now()) => {
+                member.end(EndCause::CallTimedOut);
+                Answer::Failed
+            }
+            Err(_) => Answer::NoTime,
         }
-        matches!(ping, Ok(Ok(_)))
     }
 }
 

@@ -87,6 +87,9 @@ impl PoolOptions {
         if self.max == 0 {
             return wrong("pool_max_conns=0: a pool needs at least one connection".to_owned());
         }
+        if self.max > MOST {
+            return wrong(format!("pool_max_conns={}: at most {MOST}", self.max));
+        }
         if self.min > self.max {
             let Self { min, max, .. } = self;
             return wrong(format!(
@@ -104,6 +107,9 @@ impl PoolOptions {
         })
     }
 }
+
+/// The most that `pool_max_conns` may say, in a string or here.
+const MOST: usize = 100_000;
 
 /// A pool at one moment, and what it did since its start.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

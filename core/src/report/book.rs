@@ -34,13 +34,18 @@ impl<K> Default for Tally<K> {
 }
 
 impl<K: Ord> Tally<K> {
-    pub(super) fn add(&mut self, kind: K) {
+    /// Whether it is counted by its own kind.
+    pub(super) fn add(&mut self, kind: K) -> bool {
         let full = self.counts.len() >= KINDS;
         match self.counts.get_mut(&kind) {
             Some(n) => *n += 1,
-            None if full => self.rest += 1,
+            None if full => {
+                self.rest += 1;
+                return false;
+            }
             None => drop(self.counts.insert(kind, 1)),
         }
+        true
     }
 }
 
@@ -167,6 +172,8 @@ pub(super) struct Book {
     pub(super) calls: Calls,
     /// By session. As many as sessions at most.
     pub(super) blocked: BTreeMap<u64, BlockedCall>,
+    /// Pools made so far, by what they want.
+    pub(super) pools: BTreeMap<&'static str, u32>,
     pub(super) sheds: u64,
     pub(super) timeouts: u64,
     /// Of the acquisitions that took no time, how many were told to the metrics.
@@ -191,6 +198,7 @@ impl Book {
             calls: Calls::default(),
             blocked: BTreeMap::new(),
             sheds: 0,
+            pools: BTreeMap::new(),
             timeouts: 0,
             told_at_once: 0,
         }

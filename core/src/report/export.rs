@@ -39,15 +39,15 @@ pub(super) fn used(time: Duration) {
 }
 
 /// A pool's sessions and waiters now.
-pub(super) fn pool(name: &'static str, counts: Counts) {
+pub(super) fn pool(name: &str, counts: Counts) {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let count = |state: &'static str| {
         gauge!("db.client.connection.count", "db.client.connection.state" => state,
-            "db.client.connection.pool.name" => name)
+            "db.client.connection.pool.name" => name.to_owned())
     };
     count("idle").set(number(counts.idle));
     count("used").set(number(counts.lent + counts.settling));
-    gauge!("db.client.connection.pending_requests", "db.client.connection.pool.name" => name)
+    gauge!("db.client.connection.pending_requests", "db.client.connection.pool.name" => name.to_owned())
         .set(number(counts.waiting));
 }
 
@@ -67,9 +67,11 @@ pub(super) fn operations(host: &str, took: Duration, count: usize) {
         .record_many(took.as_secs_f64(), count);
 }
 
-/// A caller got an error.
-pub(super) fn error(e: &Error) {
-    let state = e.sqlstate().map_or_else(String::new, |s| s.to_string());
+/// A caller got an error. `own`: the report counts it by its own kind; applications make SQLSTATEs up, and each would be
+/// a series more.
+pub(super) fn error(e: &Error, own: bool) {
+    let state =
+        if own { e.sqlstate().map_or_else(String::new, |s| s.to_string()) } else { "other".to_owned() };
     counter!("pgfollow.errors", "class" => e.class().to_string(), "code" => e.code().name(),
         "db.response.status_code" => state, "server.address" => e.host().unwrap_or_default().to_owned())
     .increment(1);
@@ -186,7 +188,10 @@ mod tests {
             timeout();
             shed();
             operations("a", Duration::from_millis(6), 1);
-            error(&Error::new(Code::ConnectionLost, Class::UnknownOutcome, "secret").on_host("a".to_owned()));
+            error(
+                &Error::new(Code::ConnectionLost, Class::UnknownOutcome, "secret").on_host("a".to_owned()),
+                true,
+            );
             evicted("a", "reset");
             sessions("a", 8, 9);
         });

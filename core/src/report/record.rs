@@ -216,11 +216,11 @@ impl Recorder {
         let now = clock::now();
         let mut book = self.book();
         let label = host.map(|h| book.label(h).to_string()).or_else(|| e.host().map(str::to_owned));
-        book.errors.add(ErrorKind::new(label, e.code(), e.class(), e.sqlstate()));
+        let own = book.errors.add(ErrorKind::new(label, e.code(), e.class(), e.sqlstate()));
         let origin = Origin::of(e.code(), e.class(), e.sqlstate());
         let unknown = e.class() == crate::error::Class::UnknownOutcome;
         self.take(&mut book, Fact::Failed { host, origin, unknown }, now);
-        export::error(e);
+        export::error(e, own);
     }
 
     // Ways to a session.
@@ -286,8 +286,16 @@ impl Recorder {
     }
 
     /// A pool's sessions and waiters now.
-    pub(crate) fn pool(&self, name: &'static str, counts: Counts) {
+    pub(crate) fn pool(&self, name: &str, counts: Counts) {
         export::pool(name, counts);
+    }
+
+    /// A name for a new pool, by what it wants; the second of a kind gets a number.
+    pub(crate) fn pool_name(&self, wants: &'static str) -> String {
+        let mut book = self.book();
+        let count = book.pools.entry(wants).or_default();
+        *count += 1;
+        if *count == 1 { wants.to_owned() } else { format!("{wants}-{count}") }
     }
 
     /// A stage of somebody's way to a session lasted that long.

@@ -101,6 +101,12 @@ impl Messages {
         self.0.arrived.notify_one();
     }
 
+    /// Drops what nobody has read.
+    pub(super) fn forget(&self) {
+        let mut s = lock(&self.0.state);
+        (s.missed, _) = (0, s.queue.clear());
+    }
+
     fn close(&self) {
         lock(&self.0.state).closed = true;
         self.0.arrived.notify_one();
@@ -224,6 +230,7 @@ async fn drive(
         let number = member.turn_begins();
         let polled = turn(cx);
         member.turn_ends(number);
+        member.mind_rest();
         polled
     })
     .await;

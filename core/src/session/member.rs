@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 
+use tokio::sync::Notify;
+
 use crate::clock::{self, Moment};
 use crate::decide::patience::{Patience, Seen};
 use crate::error::{Code, SqlState, TxStatus};
@@ -109,6 +111,14 @@ pub(crate) struct Member {
     /// Its owner has let go of it.
     left: AtomicBool,
     turns: Turns,
+    rest: Rest,
+}
+
+/// Whether the session lies in a pool, and who is told if it doesn't lie still.
+#[derive(Default)]
+struct Rest {
+    resting: AtomicBool,
+    bell: OnceLock<Arc<Notify>>,
 }
 
 /// The driver's turns: how many it began, and the last that it finished. A turn takes up all requests that were made
@@ -175,6 +185,7 @@ impl Member {
             bell: AtomicWaker::new(),
             left: AtomicBool::new(false),
             turns: Turns::default(),
+            rest: Rest::default(),
         }
     }
 
@@ -309,6 +320,33 @@ impl Member {
     /// Whether the driver has finished a turn that began after the mark.
     pub(crate) fn taken_up(&self, mark: u64) -> bool {
         self.turns.finished.load(Ordering::Acquire) > mark || self.ended().is_some()
+    }
+
+    /// The pool that it belongs to is told by this bell.
+    pub(crate) fn rests_in(&self, pool: &Arc<Notify>) {
+        // Once, when the pool has opened it.
+        let _ = self.rest.bell.set(Arc::clone(pool));
+    }
+
+    /// It has come back to its pool.
+    pub(crate) fn rest(&self) {
+        self.rest.resting.store(true, Ordering::SeqCst);
+    }
+
+    /// It is lent, or looked after.
+    pub(crate) fn rest_ends(&self) {
+        self.rest.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// After a turn of the driver: if something was begun on a session that was given back, its pool is told (once).
+    pub(crate) fn mind_rest(&self) {
+        if self.rest.resting.load(Ordering::SeqCst)
+            && self.tap.inside()
+            && let Some(bell) = self.rest.bell.get()
+        {
+            self.rest_ends();
+            bell.notify_one();
+        }
     }
 
     /// Waits for that. For one waiter at a time.

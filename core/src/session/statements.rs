@@ -24,6 +24,11 @@ impl Statements {
         why: &Why,
         prepare: impl Future<Output = Result<Statement, tokio_postgres::Error>>,
     ) -> Result<Statement, Error> {
+        if why.member().tap.take_stale() {
+            // Which one isn't said; its siblings on the same tables are as stale.
+            let all = std::mem::take(&mut *lock(&self.0));
+            drop(all);
+        }
         if let Some(known) = lock(&self.0).get(sql) {
             return Ok(known);
         }

@@ -46,7 +46,8 @@ impl<'a> Transaction<'a> {
         let text = format!("{act}; COMMIT");
         if let Err(error) = why.within(limit, inner.batch_execute(&text)).await {
             // Looked at before the driver's transaction, dropped here, sends its ROLLBACK.
-            let refused = error.code() == Code::Server && why.member().tap.tag().is_empty();
+            let before = ["", "SET"].contains(&why.member().tap.tag().as_str());
+            let refused = error.code() == Code::Server && before;
             return Err(match error.sqlstate() {
                 // An earlier statement had failed; with COMMIT alone the server would say so by its tag.
                 Some(s) if s.as_str() == "25P02" => CommitFailed::at_commit(rolled_back(&why)),

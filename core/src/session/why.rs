@@ -10,7 +10,7 @@ use crate::decide::classify::{
 };
 use crate::error::{Class, Code, Error, Sent, SqlState, Stage, TxStatus};
 use crate::sqlstate;
-use crate::tap::report::clean;
+use crate::tap::report::{clean, is_stale_statement};
 
 /// Explains errors of one session's calls. Cheap to clone, borrows nothing.
 #[derive(Clone)]
@@ -62,6 +62,7 @@ impl Why {
         let error = match e.as_db_error() {
             Some(db) => {
                 let state = SqlState::new(db.code().code()).unwrap_or_default();
+                let stale = is_stale_statement(state.as_str(), db.routine());
                 let class = self.class(Signal::Sqlstate(ServerWord {
                     code: state,
                     severity: severity(db),
@@ -69,6 +70,8 @@ impl Why {
                     ended: false,
                     sync_rep: false,
                 }));
+                // Prepared anew it will do.
+                let class = if stale && class == Class::Permanent { Class::Transient } else { class };
                 Error::new(Code::Server, class, self.words(state, db))
                     .with_sqlstate(state)
                     .at_stage(Stage::Work)
@@ -224,7 +227,13 @@ impl From<tokio_postgres::Error> for Error {
                 let meaning = sqlstate::meaning(state);
                 // A pooler's lost connection may have carried a COMMIT: only the session's tap knows.
                 let unsure = meaning.ends_session || state.as_str().starts_with("08");
-                let class = if unsure { Class::UnknownOutcome } else { meaning.at_statement };
+                let stale =
+                    e.as_db_error().is_some_and(|db| is_stale_statement(state.as_str(), db.routine()));
+                let class = match meaning.at_statement {
+                    _ if unsure => Class::UnknownOutcome,
+                    _ if stale => Class::Transient,
+                    class => class,
+                };
                 let message = e.as_db_error().map_or_else(String::new, |db| clean(db.message()));
                 Self::new(Code::Server, class, message).with_sqlstate(state).caused_by(Box::new(e))
             }

@@ -36,6 +36,12 @@ impl Report {
     }
 }
 
+/// Whether the server says that a prepared statement is gone (26000), or that its tables have changed under it ("cached
+/// plan must not change result type": `RevalidateCachedQuery` in plancache.c). Nothing was executed.
+pub(crate) fn is_stale_statement(sqlstate: &str, routine: Option<&str>) -> bool {
+    sqlstate == "26000" || (sqlstate == "0A000" && routine == Some("RevalidateCachedQuery"))
+}
+
 /// A text without control characters (a terminal would obey them), cut at a bound.
 pub(crate) fn clean(text: &str) -> String {
     let mut out = String::new();

@@ -110,6 +110,10 @@ pub(super) struct Inner {
     pub(super) key: Option<(i32, i32)>,
     fatal: Option<Fatal>,
     sync_rep: bool,
+    /// A prepared statement was refused as gone, or as no longer what it was.
+    stale: bool,
+    /// RESET ALL or DISCARD ALL was done.
+    reset: bool,
     news: News,
     done: Done,
     /// What was answered since the ear was told: whether a write was among it.
@@ -142,6 +146,8 @@ impl Default for Inner {
             key: None,
             fatal: None,
             sync_rep: false,
+            stale: false,
+            reset: false,
             news: News::default(),
             done: Done::default(),
             fresh: None,
@@ -232,6 +238,13 @@ impl TapState {
     pub(crate) fn busy(&self) -> bool {
         let s = lock(&self.inner);
         !s.out.is_empty() || self.unfinished(&s) || self.undelivered.load(Ordering::Acquire)
+    }
+
+    /// Whether a request is out, or a block open: not fit for another caller. (An answer that is complete and not yet
+    /// handed on to a caller who may be gone doesn't matter to the next one.)
+    pub(crate) fn inside(&self) -> bool {
+        let s = lock(&self.inner);
+        !s.out.is_empty() || self.unfinished(&s) || s.status != TxStatus::Idle
     }
 
     /// The oldest request that is out, and since when nothing has come for it. While a COPY's data flows the server has
@@ -358,6 +371,16 @@ impl TapState {
     /// The commit is local alone: the notice of `SyncRepWaitForLSN` came.
     pub(crate) fn local_commit_only(&self) -> bool {
         lock(&self.inner).sync_rep
+    }
+
+    /// Whether the server has refused a prepared statement since the last call.
+    pub(crate) fn take_stale(&self) -> bool {
+        std::mem::take(&mut lock(&self.inner).stale)
+    }
+
+    /// Whether all settings were reset since the last call.
+    pub(crate) fn take_reset(&self) -> bool {
+        std::mem::take(&mut lock(&self.inner).reset)
     }
 
     /// What changed since the last call; cheap when nothing did.
@@ -536,6 +559,10 @@ impl Inner {
             _ => false,
         };
         self.ends += u64::from(ends);
+        self.reset |= match tag {
+            b"RESET" => self.out.front().is_some_and(|r| r.effects.resets),
+            tag => tag == b"DISCARD ALL",
+        };
     }
 
     /// An error or notice passed after the login. `true` where there is news.
@@ -551,6 +578,7 @@ impl Inner {
             return false;
         }
         self.error = Some(code);
+        self.stale |= super::report::is_stale_statement(code.as_str(), Some(&r.routine));
         if code.as_str() != "25006" {
             return false;
         }

@@ -25,6 +25,8 @@ pub(super) struct Effects {
     /// It begins a block that is READ ONLY (true), or one that isn't, or does what a READ ONLY one mustn't be trusted
     /// with from then on (false): it may make it writable, or have its COMMIT send a notification.
     pub(super) read_only: Option<bool>,
+    /// RESET ALL: the session's own settings go.
+    pub(super) resets: bool,
 }
 
 impl Effects {
@@ -43,6 +45,7 @@ impl Effects {
         goes_on: false,
         midway: false,
         read_only: None,
+        resets: false,
     };
 
     /// First this, then `next`.
@@ -56,6 +59,7 @@ impl Effects {
             ends: self.ends || next.ends,
             goes_on: self.goes_on || next.goes_on || (self.ends && next.works),
             midway: self.midway || next.midway || (self.certain && next.works),
+            resets: self.resets || next.resets,
             read_only: match (self.read_only, next.read_only) {
                 (a, None) => a,
                 // What has been written before BEGIN READ ONLY in one text is committed with its block.
@@ -333,6 +337,7 @@ impl Scanner {
             (Kind::Begin, b"ONLY") if was_read => self.statement.read_only = Some(true),
             (Kind::Begin | Kind::Set, b"WRITE") if was_read => self.statement.read_only = Some(false),
             (Kind::Set, b"TRANSACTION_READ_ONLY") => self.statement.read_only = Some(false),
+            (Kind::Set, b"ALL") if self.words == 2 => self.statement.resets = true,
             // ROLLBACK PREPARED is of another transaction, and lasts.
             (Kind::Rollback, b"PREPARED") if self.words == 2 => self.statement = Effects::MAY_COMMIT,
             // ROLLBACK [WORK | TRANSACTION] TO [SAVEPOINT] s: the block goes on.

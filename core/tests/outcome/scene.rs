@@ -77,7 +77,11 @@ pub(crate) async fn foreign_token(scene: &Scene) -> (Token, &'static str) {
     let sql = "SELECT oid FROM pg_database WHERE datname = current_database()";
     let database: u32 = session.query_one(sql, &[]).await.expect("a database").get(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros();
-    let token = format!("1.0123456789abcdef0123456789abcdef.{system}.{database}.{now}.-.-.-");
+    let sql = "SELECT oid, relfilenode FROM pg_class WHERE relname = 'outcome' AND relkind = 'r'";
+    // Where there is no table, none that there could be.
+    let table = session.query_opt(sql, &[]).await.expect("the catalogue");
+    let (oid, file): (u32, u32) = table.map_or((1, 1), |t| (t.get(0), t.get(1)));
+    let token = format!("1.0123456789abcdef0123456789abcdef.{system}.{database}.{now}.-.-.-.{oid}.{file}");
     (token.parse().expect("a token"), "01234567-89ab-4def-8123-456789abcdef")
 }
 
