@@ -12,6 +12,7 @@ use super::lent::PING;
 use super::{Grant, Held, Shared};
 use crate::clock::{self, Deadline};
 use crate::decide::pool::{Back, Look, SlotId};
+use crate::decide::topology::TopologyEvent;
 use crate::error::{Class, Error, TxStatus};
 use crate::event::{Event, EventKind};
 use crate::lock;
@@ -31,6 +32,7 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
     loop {
         let Some(s) = shared.upgrade() else { return };
         s.sweep();
+        s.mind_kept();
         for held in std::mem::take(&mut lock(&s.state).unsettled) {
             tokio::spawn(settle(Weak::clone(&shared), held));
         }
@@ -46,18 +48,20 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
             biased;
             () = work.notified() => {}
             () = clock::sleep_until(next) => {}
-            over = session_ended(&mut events) => if over { return },
+            over = something_ended(&mut events) => if over { return },
         }
     }
 }
 
-/// Until some session has ended. True when nothing more will be told.
-async fn session_ended(events: &mut Receiver<Event>) -> bool {
+/// Until some session has ended, or a host isn't what it was. True when nothing more will be told.
+async fn something_ended(events: &mut Receiver<Event>) -> bool {
     loop {
         match events.recv().await {
-            Ok(Event { kind: EventKind::SessionEnded { .. }, .. }) | Err(RecvError::Lagged(_)) => {
-                return false;
-            }
+            Ok(Event {
+                kind: EventKind::SessionEnded { .. } | EventKind::Topology(TopologyEvent::Cleared { .. }),
+                ..
+            })
+            | Err(RecvError::Lagged(_)) => return false,
             Ok(_) => {}
             Err(RecvError::Closed) => return true,
         }
@@ -121,7 +125,11 @@ async fn settle(shared: Weak<Shared>, mut held: Box<Held>) {
     let settled = clean(&held.session).await;
     held.mark = None;
     if let Some(s) = shared.upgrade() {
-        let back = if settled { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
+        let back = if settled {
+            Back::Good(held.session.member().tap.last_in())
+        } else {
+            s.ended(&held, clock::now())
+        };
         s.settled(held, back);
     }
 }
@@ -212,6 +220,7 @@ impl Shared {
 
     fn settled(&self, held: Box<Held>, back: Back) {
         let mut state = lock(&self.state);
+        let back = self.keep(&mut state, &held, back);
         let next = state.book.settled(held.slot, back);
         self.place(state, held, next);
     }

@@ -124,6 +124,8 @@ pub(super) struct HostBook {
     pub(super) count_often_until: Moment,
     /// It refused to count.
     pub(super) no_count_before: Moment,
+    /// Commits were told to wait there for a standby.
+    pub(super) sync_wait: bool,
 }
 
 impl HostBook {
@@ -135,6 +137,7 @@ impl HostBook {
             count_due,
             count_often_until: Moment::ZERO,
             no_count_before: Moment::ZERO,
+            sync_wait: false,
         }
     }
 }
@@ -167,6 +170,8 @@ pub(super) struct Book {
     pub(super) calls: Calls,
     /// By session. As many as sessions at most.
     pub(super) blocked: BTreeMap<u64, BlockedCall>,
+    /// Hosts of sessions that are gone while their commits wait there for a standby. As many as places of pools at most.
+    pub(super) kept: BTreeMap<u64, HostId>,
     pub(super) sheds: u64,
     pub(super) timeouts: u64,
     /// Of the acquisitions that took no time, how many were told to the metrics.
@@ -190,10 +195,16 @@ impl Book {
             events: Latest::new(EVENTS),
             calls: Calls::default(),
             blocked: BTreeMap::new(),
+            kept: BTreeMap::new(),
             sheds: 0,
             timeouts: 0,
             told_at_once: 0,
         }
+    }
+
+    /// Whether calls there have waited for long.
+    pub(super) fn held_up(&self, host: HostId) -> bool {
+        self.blocked.values().any(|b| b.host == host) || self.kept.values().any(|h| *h == host)
     }
 
     pub(super) fn label(&self, host: HostId) -> Arc<str> {

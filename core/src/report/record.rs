@@ -315,8 +315,9 @@ impl Recorder {
     /// Whether a host's sessions should be counted now. The next count is due later then.
     pub(crate) fn count_due(&self, host: HostId, now: Moment) -> bool {
         let mut book = self.book();
-        let blocked = book.blocked.values().any(|b| b.host == host);
+        let blocked = book.held_up(host);
         let Some(h) = book.hosts.get_mut(&host) else { return false };
+        let blocked = blocked || h.sync_wait;
         let last = h.sessions.map_or(Moment::ZERO, |(at, _)| at);
         if now < h.no_count_before || now < h.count_due && !(blocked && now - last >= COUNT_BLOCKED) {
             return false;
@@ -336,15 +337,33 @@ impl Recorder {
     /// A host's sessions were counted.
     pub(crate) fn counted(&self, host: HostId, seen: SessionsSeen, now: Moment) {
         let mut book = self.book();
-        let Some(h) = book.hosts.get_mut(&host) else { return };
-        let before = h.sessions.replace((now, seen));
-        let waited = before.is_some_and(|(_, s)| s.waiting_for_standby > 0);
-        let waiting = seen.waiting_for_standby > 0;
-        export::sessions(&book.label(host), seen.application, seen.monitors);
         // Commits that wait no longer than a network's round trip are no sign of anything.
-        let blocked = book.blocked.values().any(|b| b.host == host);
-        if waiting && blocked || waited && !waiting {
-            self.take(&mut book, Fact::SyncWait { host, waiting }, now);
+        let waiting = seen.waiting_for_standby > 0 && book.held_up(host);
+        let Some(h) = book.hosts.get_mut(&host) else { return };
+        h.sessions = Some((now, seen));
+        export::sessions(&book.label(host), seen.application, seen.monitors);
+        self.sync_wait(&mut book, host, waiting, None, now);
+    }
+
+    /// A commit was given up and still waits for a standby, so that its place in a pool is kept.
+    pub(crate) fn kept(&self, m: &Member, now: Moment) {
+        let mut book = self.book();
+        if book.kept.insert(m.id, m.host).is_none() {
+            let since = m.tap.waiting().map(|w| w.since);
+            self.sync_wait(&mut book, m.host, true, since, now);
+        }
+    }
+
+    /// That place isn't kept any more.
+    pub(crate) fn let_go(&self, member: u64) {
+        self.book().kept.remove(&member);
+    }
+
+    fn sync_wait(&self, book: &mut Book, host: HostId, waiting: bool, since: Option<Moment>, now: Moment) {
+        let Some(h) = book.hosts.get_mut(&host) else { return };
+        let before = std::mem::replace(&mut h.sync_wait, waiting);
+        if waiting || before {
+            self.take(book, Fact::SyncWait { host, waiting, since }, now);
         }
     }
 
