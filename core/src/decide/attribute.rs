@@ -349,7 +349,10 @@ impl Attribution {
 
     /// A host went: calls that still wait there are held against it from its last sign of life on.
     fn went(&mut self, host: HostId, at: Moment) {
-        let heard = self.tracks.host(host, at).heard.min(at);
+        let h = self.tracks.host(host, at);
+        let heard = h.heard.min(at);
+        // Nobody will count there that the waits for a standby are over.
+        h.sync.set(false, heard);
         let open = |c: &&mut Call| c.host == host && c.end == CallEnd::Open;
         let began = self.tracks.calls.iter_mut().filter(open).map(|c| {
             c.from = c.from.max(heard);
