@@ -4,13 +4,13 @@
     reason = "tests against real servers: real time, and figures for people"
 )]
 //! Before a server whose synchronous standby is gone. What a pool's callers give up waits on at the server, and must not
-//! fill it.
+//! fill it; and a wait that is broken off is answered as if all were well.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgfollow::{Class, Code, Connector, Pool};
+use pgfollow::{Class, Code, Connector, EventKind, Pool};
 use pgfollow_lab::{Cluster, ClusterOptions, servers, wait_for_async};
 
 const ENOUGH: Duration = Duration::from_secs(30);
@@ -140,4 +140,50 @@ async fn places_of_waiting_commits_are_free_once_their_host_is_superseded() {
     session.batch_execute("INSERT INTO t VALUES (9)").await.expect("it takes writes");
     assert_eq!(pool.stats().now.kept, 0);
     cluster.node(0).thaw().await.expect("the old one is let go");
+}
+
+/// As soon as a commit waits for the standby, its wait is cancelled: by any administrator, or the client's own cancel.
+async fn break_off_the_wait(cluster: &Cluster) {
+    let session = cluster.node(0).session().await.expect("a session of the lab");
+    let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    wait_for_async("the wait for the standby", ENOUGH, || async {
+        let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
+        if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
+    })
+    .await
+    .expect("it waits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_outside_a_transaction_whose_wait_was_broken_off_is_not_taken_for_safe() {
+    let Some((cluster, connector, _)) = scene().await else { return };
+    let session = connector.connect_within(ENOUGH).await.expect("a session");
+    let (why, mut events) = (session.why(), connector.events());
+    session.batch_execute("INSERT INTO t VALUES (0)").await.expect("confirmed");
+    why.confirmed().expect("nothing was broken off");
+    cluster.node(1).freeze().await.expect("the standby freezes");
+
+    let insert = session.execute("INSERT INTO t VALUES (1)", &[]);
+    let (answer, ()) = tokio::join!(insert, break_off_the_wait(&cluster));
+    answer.expect("the server says that all is well");
+    let told = why.confirmed().expect_err("it is on that host alone");
+    assert_eq!((told.code(), told.class()), (Code::ReplicationUnknown, Class::UnknownOutcome), "{told}");
+
+    let insert = session.within(ENOUGH, session.batch_execute("INSERT INTO t VALUES (2)"));
+    let (answer, ()) = tokio::join!(insert, break_off_the_wait(&cluster));
+    assert_eq!(answer.expect_err("a call of ours looks itself").code(), Code::ReplicationUnknown);
+
+    let told = async {
+        loop {
+            let event = events.recv().await.expect("an event");
+            if matches!(event.kind, EventKind::CommitLocalOnly { .. }) {
+                return event.text();
+            }
+        }
+    };
+    let text = tokio::time::timeout(ENOUGH, told).await.expect("it is told");
+    assert!(text.contains("alone"), "{text}");
+    cluster.node(1).thaw().await.expect("the standby is back");
+    session.execute("INSERT INTO t VALUES (3)", &[]).await.expect("confirmed");
+    why.confirmed().expect("the next commit is judged for itself");
 }

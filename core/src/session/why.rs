@@ -111,11 +111,45 @@ impl Why {
         words
     }
 
+    /// Whether what the session was answered last is as safe as `synchronous_commit` promises. A server that stops waiting
+    /// for its synchronous standby (somebody cancelled the statement, and a cancel ends that wait alone) answers as if all
+    /// were well, with a mere warning: the write is committed on that host, and a failover may lose it.
+    ///
+    /// [`crate::Transaction::commit`], [`crate::Connector::run`] and [`crate::Session::within`] look by themselves. The
+    /// driver's own `execute`, `query` or `batch_execute` outside a transaction return `Ok`: before a synchronous standby
+    /// ask this behind a write, before the session's next request.
+    ///
+    /// ```no_run
+    /// # async fn f(session: &pgfollow::Session) -> Result<(), pgfollow::Error> {
+    /// let why = session.why();
+    /// session.execute("INSERT INTO orders DEFAULT VALUES", &[]).await.map_err(|e| why.diagnose(e))?;
+    /// why.confirmed()?; // committed, and not on this host alone
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Code::ReplicationUnknown`], an unknown outcome.
+    pub fn confirmed(&self) -> Result<(), Error> {
+        if self.member.tap.local_commit_only() { Err(self.local_only()) } else { Ok(()) }
+    }
+
     /// Runs a call under a deadline; see [`crate::Session::within`].
     ///
     /// # Errors
-    /// The call's own, explained, or [`Code::CallTimedOut`].
+    /// The call's own, explained, [`Code::CallTimedOut`], or [`Code::ReplicationUnknown`].
     pub async fn within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        let before = self.member.tap.local_commits();
+        let value = self.bounded(limit, call).await?;
+        // Any of the call's requests may have been the one.
+        if self.member.tap.local_commits() == before { Ok(value) } else { Err(self.local_only()) }
+    }
+
+    /// The same, and what the server warned of is the caller's to look at.
+    pub(super) async fn bounded<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,

@@ -45,6 +45,8 @@ pub(crate) struct News {
     pub(crate) read_only_refusals: u32,
     /// The last of them came in a block that the caller began READ ONLY.
     pub(crate) in_read_only_block: bool,
+    /// That many waits of commits for a standby were broken off.
+    pub(crate) local_commits: u32,
 }
 
 /// Shared between the tap, the session and the monitor.
@@ -110,6 +112,8 @@ pub(super) struct Inner {
     pub(super) key: Option<(i32, i32)>,
     fatal: Option<Fatal>,
     sync_rep: bool,
+    /// How often that came.
+    local_commits: u64,
     news: News,
     done: Done,
     /// What was answered since the ear was told: whether a write was among it.
@@ -142,6 +146,7 @@ impl Default for Inner {
             key: None,
             fatal: None,
             sync_rep: false,
+            local_commits: 0,
             news: News::default(),
             done: Done::default(),
             fresh: None,
@@ -360,6 +365,11 @@ impl TapState {
         lock(&self.inner).sync_rep
     }
 
+    /// How many commits here were told to be local alone.
+    pub(crate) fn local_commits(&self) -> u64 {
+        lock(&self.inner).local_commits
+    }
+
     /// What changed since the last call; cheap when nothing did.
     pub(crate) fn take_news(&self) -> Option<News> {
         // Asked at every poll of a driver: the swap locks the line, the load doesn't.
@@ -547,8 +557,11 @@ impl Inner {
             self.fatal = Some(Fatal { sqlstate: code, message: r.message.clone() });
         }
         if !is_error {
-            self.sync_rep |= r.routine == "SyncRepWaitForLSN";
-            return false;
+            let local_commit = r.routine == "SyncRepWaitForLSN";
+            self.sync_rep |= local_commit;
+            self.local_commits += u64::from(local_commit);
+            self.news.local_commits += u32::from(local_commit);
+            return local_commit;
         }
         self.error = Some(code);
         if code.as_str() != "25006" {
