@@ -244,6 +244,12 @@ fn severity(db: &tokio_postgres::error::DbError) -> Severity {
 impl From<tokio_postgres::Error> for Error {
     /// The class from the SQLSTATE alone; a bare "closed" is unknown. [`Why::diagnose`] knows more: the host, what had
     /// left, the true cause, and whether a lost call can have done anything.
+    ///
+    /// What it doesn't know is which statement failed, and an error of the server is taken to have undone it. That holds
+    /// for all but those that commit in parts: CALL, DO and CREATE INDEX CONCURRENTLY outside a transaction may answer
+    /// 40001, 40P01 or 55P03 when some of their work is committed, and this calls them transient, as it must for every
+    /// other statement. Let [`Why::diagnose`] explain the errors of those three (it calls them unknown), or look before
+    /// you repeat one.
     fn from(e: tokio_postgres::Error) -> Self {
         if let Some(ours) = Self::find(&e).map(Self::copy) {
             return ours.caused_by(Box::new(e));
