@@ -177,7 +177,8 @@ impl Pool {
     }
 
     async fn wait(&self, again: bool, patience: Duration, deadline: Deadline) -> Result<PoolSession, Error> {
-        self.shared.recorder.waited(self.wait_for_one(again, patience, deadline)).await
+        let shared = &self.shared;
+        shared.recorder.waited(shared.attrs, self.wait_for_one(again, patience, deadline)).await
     }
 
     /// `again`: a session was given and failed; the caller keeps its place at the head.

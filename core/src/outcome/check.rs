@@ -35,10 +35,16 @@ pub(crate) async fn settle(
     let mut check = Check { connector, token, deadline, session: None, reason: Unsettled::NoPrimary };
     let answer = deadline.bound(check.run()).await;
     let outcome = match answer {
-        Ok(answer) => answer?,
+        Ok(answer) => answer,
         // Dropped where it stood: nothing is cancelled, for a cancel would break off a wait for a standby.
-        Err(_) => Outcome::Unknown(check.reason),
+        Err(_) => Ok(Outcome::Unknown(check.reason)),
     };
+    let way = match token.given.mark {
+        Mark::Row => "table",
+        Mark::Number { .. } => "number",
+    };
+    connector.monitor().recorder.asked_outcome(way, outcome.as_ref().ok().copied());
+    let outcome = outcome?;
     tracing::info!(target: "pgfollow", ?outcome, "outcome check");
     Ok(outcome)
 }

@@ -162,6 +162,8 @@ pub(super) struct Book {
     pub(super) errors: Tally<ErrorKind>,
     pub(super) dials: Tally<(HostId, By, &'static str)>,
     pub(super) evictions: Tally<(HostId, String)>,
+    /// Outcomes asked for, by way and answer.
+    pub(super) outcomes: Tally<(&'static str, &'static str)>,
     pub(super) acquire: Hist,
     /// Sessions had while nothing was wrong.
     pub(super) healthy: Hist,
@@ -189,6 +191,7 @@ impl Book {
             errors: Tally::default(),
             dials: Tally::default(),
             evictions: Tally::default(),
+            outcomes: Tally::default(),
             acquire: Hist::default(),
             healthy: Hist::default(),
             stages: BTreeMap::new(),

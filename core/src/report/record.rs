@@ -4,10 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use tracing::{Instrument, field};
+
 use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
 use super::{SessionsSeen, export};
 use crate::clock::{self, Moment};
+use crate::config::SessionAttrs;
 use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
+use crate::decide::outcome::Outcome;
 use crate::decide::pool::Counts;
 use crate::decide::topology::{ConnectKind, Input, State, TopologyEvent};
 use crate::error::{Error, Stage};
@@ -233,17 +237,34 @@ impl Recorder {
         Waiting { recorder: Arc::clone(self), id, since }
     }
 
-    /// A caller waits for a session by this future: how long, and what came of it.
+    /// A caller waits for a session of that role by this future: how long, and what came of it. The span is made here and
+    /// not where a pool has an idle session: that costs less than a span would.
     pub(crate) async fn waited<T>(
         self: &Arc<Self>,
+        attrs: SessionAttrs,
         session: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
+        let span = tracing::info_span!(
+            target: "pgfollow",
+            "pgfollow.acquire",
+            attrs = attrs.keyword(),
+            outcome = field::Empty,
+            waited_ms = field::Empty
+        );
         let waiting = self.wait();
-        let result = session.await;
-        match &result {
-            Ok(_) => self.acquired(waiting.so_far()),
-            Err(e) => self.acquire_failed(e),
-        }
+        let result = session.instrument(span.clone()).await;
+        let waited = waiting.so_far();
+        let outcome = match &result {
+            Ok(_) => {
+                self.acquired(waited);
+                "acquired"
+            }
+            Err(e) => {
+                self.acquire_failed(e);
+                e.code().name()
+            }
+        };
+        span.record("outcome", outcome).record("waited_ms", waited.as_secs_f64() * 1e3);
         result
     }
 
@@ -278,6 +299,17 @@ impl Recorder {
     pub(crate) fn shed(&self) {
         self.book().sheds += 1;
         export::shed();
+    }
+
+    /// It was asked what became of a transaction: by which mark, and the answer.
+    pub(crate) fn asked_outcome(&self, way: &'static str, outcome: Option<Outcome>) {
+        let result = match outcome {
+            Some(Outcome::Committed) => "committed",
+            Some(Outcome::NotCommitted) => "not_committed",
+            Some(Outcome::Unknown(_)) | None => "unknown",
+        };
+        self.book().outcomes.add((way, result));
+        export::outcome(way, result);
     }
 
     /// A session was lent for that long.
