@@ -389,7 +389,11 @@ impl Shared {
             self.options.max
         );
         if counts.kept > 0 {
-            let _ = write!(message, ", {} places of commits that may wait for a synchronous standby", counts.kept);
+            let _ = write!(
+                message,
+                ", {} places of commits that may wait for a synchronous standby",
+                counts.kept
+            );
         }
         let mut attempts = Vec::new();
         if let Some(e) = state.last_failure.as_ref().filter(|_| counts.opening > 0) {
