@@ -36,8 +36,9 @@ pub(crate) struct Tools<'a> {
     pub(crate) monitor: &'a Arc<Monitor>,
     pub(crate) purpose: Purpose,
     pub(crate) seed: u64,
-    /// Waited for before the walk began, so that no candidate's head start passes in a queue; for its first dial.
-    pub(crate) turn: Mutex<Option<Turn>>,
+    /// Waited for before the walk began, that long, so that no candidate's head start passes in a queue; for its first
+    /// dial.
+    pub(crate) turn: Mutex<Option<(Turn, Duration)>>,
 }
 
 impl Tools<'_> {
@@ -225,19 +226,19 @@ fn start<'a>(
     tls: TlsTry,
     until: Deadline,
 ) -> (Dialling, BoxFuture<'a, Done>) {
-    let progress = Arc::new(Progress::new());
+    let waited = lock(&tools.turn).take();
+    let progress = Arc::new(Progress::after(waited.as_ref().map_or(Duration::ZERO, |(_, d)| *d)));
     let (abort, registration) = AbortHandle::new_pair();
     // The generation is read before the dial: what is learned of the host meanwhile makes the session an old one.
     let place = tools.monitor.place(&candidate);
     let (p, to) = (Arc::clone(&progress), candidate.clone());
-    let waited = lock(&tools.turn).take();
     let seen = tools.monitor.recorder.attempt(place.0, By::Caller);
     let attempt = async move {
         let open = async {
             let pace = &tools.monitor.pace;
             let turn = match waited {
-                Some(turn) if turn.is_for(place.0) => turn,
-                Some(other) => {
+                Some((turn, _)) if turn.is_for(place.0) => turn,
+                Some((other, _)) => {
                     drop(other);
                     pace.turn(Some(place.0), Price::Paid).await
                 }
@@ -286,9 +287,16 @@ fn success(c: &Candidate, took: Duration) -> Record {
     Record { message: "connected".to_owned(), ..record(c, Stage::Role, took) }
 }
 
-/// The caller's deadline passed before its login's turn came.
-pub(crate) fn never_began() -> Error {
-    out_of_time(Vec::new(), &BTreeMap::new()).at_stage(Stage::Pace)
+/// The caller's deadline passed before its login's turn came. `to`: where it would have gone.
+pub(crate) fn never_began(to: Option<&Candidate>, waited: Duration) -> Error {
+    let attempt = to.map(|c| Record {
+        code: Some(Code::DeadlinePassed),
+        class: Some(Class::Transient),
+        message: "its turn to log in (max_connect_rate) had not come when the caller's deadline passed"
+            .to_owned(),
+        ..record(c, Stage::Pace, waited)
+    });
+    out_of_time(attempt.into_iter().collect(), &BTreeMap::new()).at_stage(Stage::Pace)
 }
 
 /// The attempts that are given up, and why.

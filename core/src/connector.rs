@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
-use tracing::Instrument;
-
 use crate::changes::Changed;
 use crate::clock::{self, Deadline, Moment};
 use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
@@ -36,6 +33,7 @@ use crate::report::Report;
 use crate::resolve::Resolver;
 use crate::session::Session;
 use crate::spare::Spares;
+use tokio::sync::broadcast;
 
 /// First pause between two walks of a connect that waits.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -220,11 +218,10 @@ impl Connector {
     /// Permanent where no other try can help; else transient. [`Error::attempts`] has every attempt.
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
-        let span = tracing::info_span!(target: "pgfollow", "connect");
         self.inner
             .monitor
             .recorder
-            .waited(async {
+            .waited(self.attrs(), async {
                 self.first_look(self.attrs(), Deadline::NONE).await;
                 match self.walk(self.attrs(), Deadline::NONE).await {
                     // The primary became known meanwhile: the walk to it is what this one would have been.
@@ -232,7 +229,6 @@ impl Connector {
                     result => result,
                 }
             })
-            .instrument(span)
             .await
     }
 
@@ -242,8 +238,7 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
-        let span = tracing::info_span!(target: "pgfollow", "connect", patience_ms = patience.as_millis());
-        self.inner.monitor.recorder.waited(self.connect_as(self.attrs(), patience)).instrument(span).await
+        self.inner.monitor.recorder.waited(self.attrs(), self.connect_as(self.attrs(), patience)).await
     }
 
     /// The same for a role of its own.
@@ -408,9 +403,15 @@ impl Connector {
             }
         }
         monitor.pace.admit(deadline.left(clock::now()).unwrap_or(TURN))?;
-        let host = known().map(|c| monitor.place(&c).0);
+        let to = known();
+        let host = to.as_ref().map(|c| monitor.place(c).0);
+        let asked = clock::now();
         let turn = deadline.bound(monitor.pace.turn(host, Price::Token)).await;
-        let turn = turn.map_err(|clock::Elapsed| connect::never_began())?;
+        let waited = clock::now() - asked;
+        let turn = turn.map_err(|clock::Elapsed| {
+            monitor.recorder.stage(Stage::Pace, waited);
+            connect::never_began(to.as_ref(), waited)
+        })?;
         let options = Options {
             walk: config.host_walk,
             sslmode: config.tls.sslmode,
@@ -430,7 +431,7 @@ impl Connector {
             monitor,
             purpose: Purpose::Caller(attrs),
             seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
-            turn: Mutex::new(Some(turn)),
+            turn: Mutex::new(Some((turn, waited))),
         };
         let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
         Ok(Session::new(arrived, Arc::clone(opener)))

@@ -50,6 +50,13 @@ pub enum EventKind {
         /// When the end was decided.
         decided: Moment,
     },
+    /// The server stopped waiting for a synchronous standby and said that the commit went well: a failover may lose it.
+    CommitLocalOnly {
+        /// The session's number.
+        session: u64,
+        /// Its host.
+        host: HostId,
+    },
     /// An outage is over. [`crate::Connector::report`] has all of it.
     OutageEnded {
         /// When it began.
@@ -84,7 +91,7 @@ impl Event {
     pub(crate) fn new(kind: EventKind, at: Moment, name: &dyn Fn(HostId) -> Option<String>) -> Self {
         let mut ids = match &kind {
             EventKind::Topology(e) => hosts_of(e),
-            EventKind::SessionEnded { host, .. } => vec![*host],
+            EventKind::SessionEnded { host, .. } | EventKind::CommitLocalOnly { host, .. } => vec![*host],
             EventKind::OutageEnded { .. } => Vec::new(),
         };
         ids.sort_unstable();
@@ -97,6 +104,7 @@ impl Event {
     pub fn name(&self) -> &'static str {
         match &self.kind {
             EventKind::SessionEnded { .. } => "session_ended",
+            EventKind::CommitLocalOnly { .. } => "commit_local_only",
             EventKind::OutageEnded { .. } => "outage_ended",
             EventKind::Topology(e) => match e {
                 TopologyEvent::StateChanged { .. } => "state_changed",
@@ -133,6 +141,10 @@ impl Event {
             EventKind::SessionEnded { session, host, cause, .. } => {
                 format!("session {session} on {} ended: {cause}", name(host))
             }
+            EventKind::CommitLocalOnly { session, host } => format!(
+                "a commit of session {session} is on {} alone: its wait for a synchronous standby was broken off",
+                name(host)
+            ),
             EventKind::OutageEnded { lasted_us, main_cause, .. } => {
                 let cause = main_cause.map_or(String::new(), |c| format!(", mostly {}", c.name()));
                 format!("an outage of {} is over{cause}", duration(Duration::from_micros(*lasted_us)))

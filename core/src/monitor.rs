@@ -465,6 +465,10 @@ impl Monitor {
                 default_read_only: news.default_read_only,
             });
         }
+        if news.local_commits > 0 {
+            tracing::warn!(target: "pgfollow", host = %m.candidate, "a commit is known to this host alone");
+            self.tell(EventKind::CommitLocalOnly { session: m.id, host }, clock::now());
+        }
         if news.read_only_refusals > 0
             && let Some(sqlstate) = SqlState::new("25006")
         {

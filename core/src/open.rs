@@ -52,10 +52,16 @@ impl Progress {
     const STAGES: [Stage; 5] = [Stage::Pace, Stage::Dial, Stage::Secure, Stage::Authenticate, Stage::Role];
 
     pub(crate) fn new() -> Self {
+        Self::after(Duration::ZERO)
+    }
+
+    /// Of an attempt that has waited that long for its turn already.
+    pub(crate) fn after(pace: Duration) -> Self {
         // "Encrypted" means: clear text is not what failed. It is false only for a login without TLS.
         let progress =
             Self { stage: AtomicU8::new(0), encrypted: AtomicBool::new(true), began: Default::default() };
-        progress.at(Stage::Pace);
+        let began = clock::now().as_micros().saturating_sub(u64::try_from(pace.as_micros()).unwrap_or(0));
+        progress.began[0].store(began, Ordering::Relaxed);
         progress
     }
 

@@ -5,11 +5,13 @@
 //! who leaves early loses its place in the queue and nothing else. What a caller holds is a [`PoolSession`] ([`lent`]).
 
 mod keeper;
+mod kept;
 mod lent;
 mod options;
 mod run;
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -69,6 +71,8 @@ struct State {
     /// Came back inside a transaction, or with a request out: the keeper brings them out of it.
     #[expect(clippy::vec_box, reason = "they are boxed before and after")]
     unsettled: Vec<Box<Held>>,
+    /// Sessions that are gone and whose places are kept.
+    kept: Vec<kept::KeptPlace>,
     rng: StdRng,
     stats: PoolStats,
     /// Why the last session could not be opened, for callers whose patience ends.
@@ -126,6 +130,7 @@ impl Pool {
             book: book::Pool::new(rules),
             waiters: HashMap::new(),
             unsettled: Vec::new(),
+            kept: Vec::new(),
             rng: StdRng::seed_from_u64(seed),
             stats: PoolStats { max_conns: options.max, ..PoolStats::default() },
             last_failure: None,
@@ -180,7 +185,8 @@ impl Pool {
     }
 
     async fn wait(&self, again: bool, patience: Duration, deadline: Deadline) -> Result<PoolSession, Error> {
-        self.shared.recorder.waited(self.wait_for_one(again, patience, deadline)).await
+        let shared = &self.shared;
+        shared.recorder.waited(shared.attrs, self.wait_for_one(again, patience, deadline)).await
     }
 
     /// `again`: a session was given and failed; the caller keeps its place at the head.
@@ -295,10 +301,12 @@ impl Shared {
             }
             held.mark = Some(member.mark());
         }
-        let back = if usable { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
         let now = clock::now();
+        let back =
+            if usable { Back::Good(held.session.member().tap.last_in()) } else { self.ended(&held, now) };
         self.recorder.used(now - held.since);
         let mut state = lock(&self.state);
+        let back = self.keep(&mut state, &held, back);
         let next = state.book.back(held.slot, back, now);
         self.place(state, held, next);
     }
@@ -364,6 +372,7 @@ impl Shared {
         let mut state = lock(&self.state);
         state.closed = true;
         let gone: Vec<_> = state.book.drain().into_iter().map(|s| state.idle[s.0].take()).collect();
+        self.tidy(&mut state);
         state.stats.closed += gone.len() as u64;
         for waiter in state.book.turn_away() {
             if let Some(sender) = state.waiters.remove(&waiter) {
@@ -391,6 +400,13 @@ impl Shared {
             counts.waiting,
             self.options.max
         );
+        if counts.kept > 0 {
+            let _ = write!(
+                message,
+                ", {} places of commits that may wait for a synchronous standby",
+                counts.kept
+            );
+        }
         let mut attempts = Vec::new();
         if let Some(e) = state.last_failure.as_ref().filter(|_| counts.opening > 0) {
             message.push_str("; the last one could not be opened: ");
@@ -467,6 +483,12 @@ fn overloaded(refused: Shed) -> Error {
                 retry_after,
             )
         }
+        Shed::Standby(retry_after) => (
+            "commits that callers gave up wait for a synchronous standby, and fill the pool: new ones would wait as \
+             well (see synchronous_standby_names)"
+                .to_owned(),
+            retry_after,
+        ),
     };
     Error::new(Code::Overloaded, Class::Transient, message)
         .at_stage(Stage::Queue)

@@ -20,8 +20,8 @@ mod text;
 
 pub(crate) use book::By;
 pub use data::{
-    Calls, DialLine, ErrorLine, EventLine, EvictionLine, HostReport, NameLine, OutageReport, Report,
-    SegmentLine, SessionsSeen, StateLine,
+    Calls, DialLine, ErrorLine, EventLine, EvictionLine, HostReport, NameLine, OutageReport, OutcomeLine,
+    Report, SegmentLine, SessionsSeen, StateLine,
 };
 pub use hist::Quantiles;
 pub(crate) use record::{Ear, Recorder};

@@ -112,6 +112,27 @@ pub(crate) fn sessions(messages: &[SimpleQueryMessage]) -> Option<SessionsSeen> 
     })
 }
 
+/// Which of these backends are at work, and whether they wait for a synchronous standby. What it asks for is shown to
+/// the sessions of one's own role.
+pub(crate) fn backends_sql(pids: &[i32]) -> String {
+    let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+    format!(
+        "SELECT pid, coalesce(wait_event = 'SyncRep', false) FROM pg_catalog.pg_stat_activity \
+         WHERE state = 'active' AND pid IN ({})",
+        pids.join(", ")
+    )
+}
+
+/// Reads the answer to [`backends_sql`].
+pub(crate) fn backends(messages: &[SimpleQueryMessage]) -> Vec<(i32, bool)> {
+    let of = |m: &SimpleQueryMessage| {
+        let SimpleQueryMessage::Row(row) = m else { return None };
+        let text = |i| row.try_get(i).ok().flatten();
+        Some((text(0)?.parse().ok()?, text(1).and_then(boolean)?))
+    };
+    messages.iter().filter_map(of).collect()
+}
+
 /// The statement for a question that [`crate::decide::accept`] needs answered (libpq's own, `fe-connect.c`).
 pub(crate) const fn question_sql(q: Question) -> &'static str {
     match q {

@@ -52,7 +52,11 @@ use statements::Statements;
 /// ```
 ///
 /// A bare `?` on a call of tokio-postgres works too, but knows only the SQLSTATE: a lost connection is then always an
-/// unknown outcome, and the error names no host.
+/// unknown outcome, the error names no host, and a CALL, DO or CREATE INDEX CONCURRENTLY that failed half way may be
+/// called transient though a part of it is committed.
+///
+/// Before a synchronous standby, ask [`Why::confirmed`] behind a write outside a transaction: the driver alone returns
+/// `Ok` also where the server gave up waiting for the standby.
 ///
 /// Drop a session that [`Self::is_usable`] calls unusable, and after an error that ended it: a call that is begun on an
 /// ended session can't be told from one that was cut, so it is an unknown outcome again ([`Self::transaction`] says that
@@ -201,7 +205,8 @@ impl Session {
     /// with it) and the error has its class: unknown if the call may have written.
     ///
     /// # Errors
-    /// The call's own, explained, or [`crate::Code::CallTimedOut`].
+    /// The call's own, explained, or [`crate::Code::CallTimedOut`]. [`crate::Code::ReplicationUnknown`] if a commit of it
+    /// was answered, but is on its host alone ([`Why::confirmed`]).
     pub async fn within<T>(
         &self,
         limit: Duration,

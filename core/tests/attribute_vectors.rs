@@ -31,10 +31,8 @@ fn number(name: &str) -> u64 {
 
 fn fact(text: &str) -> Fact {
     let words: Vec<_> = text.split_whitespace().collect();
-    let since = || {
-        let at = words.iter().find_map(|w| w.strip_prefix("since="));
-        ms(at.unwrap_or_else(|| panic!("{text:?} lacks since=")))
-    };
+    let given_since = words.iter().find_map(|w| w.strip_prefix("since=")).map(ms);
+    let since = || given_since.unwrap_or_else(|| panic!("{text:?} lacks since="));
     let has = |word: &str| words.contains(&word);
     match words[..] {
         ["known", h] => Fact::Known { host: host(h) },
@@ -62,7 +60,7 @@ fn fact(text: &str) -> Fact {
         ["dial", h] => Fact::Attempt { host: host(h), begins: true },
         ["dialled", h] => Fact::Attempt { host: host(h), begins: false },
         ["search", on] => Fact::Search { running: on == "on" },
-        ["sync", h, on] => Fact::SyncWait { host: host(h), waiting: on == "on" },
+        ["sync", h, on, ..] => Fact::SyncWait { host: host(h), waiting: on == "on", since: given_since },
         ["healthy", wait] => Fact::Healthy { wait: ms(wait) - Moment::ZERO },
         [h, says] => Fact::Says {
             host: host(h),
@@ -215,7 +213,7 @@ mod chance {
             (0_u64..4).prop_map(|id| Fact::WaitEnded { id }),
             (host.clone(), any::<bool>()).prop_map(|(host, begins)| Fact::Attempt { host, begins }),
             any::<bool>().prop_map(|running| Fact::Search { running }),
-            (host, any::<bool>()).prop_map(|(host, waiting)| Fact::SyncWait { host, waiting }),
+            (host, any::<bool>()).prop_map(|(host, waiting)| Fact::SyncWait { host, waiting, since: None }),
             (0_u64..300).prop_map(|d| Fact::Healthy { wait: Duration::from_millis(d) }),
         ];
         (prop_oneof![0_u64..50, 0_u64..900, 2_000_u64..5_000], fact)
@@ -270,7 +268,7 @@ mod chance {
                 machine.fact(Fact::Answered { member: id }, now);
             }
             for host in (0..3).map(HostId) {
-                machine.fact(Fact::SyncWait { host, waiting: false }, now);
+                machine.fact(Fact::SyncWait { host, waiting: false, since: None }, now);
                 machine.fact(Fact::Says { host, says: Says::Accepts }, now);
             }
             for _ in 0..40 {

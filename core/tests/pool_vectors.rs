@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pgfollow::decide::pace::{Ended, Pace, Price, Ticket};
-use pgfollow::decide::pool::{Back, Look, Next, NotOpened, Pool, PoolRules, SlotId, WaiterId};
+use pgfollow::decide::pool::{Back, Look, Next, NotOpened, Pool, PoolRules, Seen, SlotId, WaiterId};
 use pgfollow::decide::shed::Shed;
 use pgfollow::{HostId, Moment};
 use rand::SeedableRng;
@@ -56,6 +56,7 @@ fn back(v: &Value, now: Moment) -> Back {
     match v.as_str().expect("how") {
         "bad" => Back::Bad,
         "good" => Back::Good(now),
+        "abandoned" => Back::Abandoned(now),
         at => Back::Good(Moment::from_millis(at.trim_start_matches("good at ").parse().expect("a time"))),
     }
 }
@@ -101,6 +102,7 @@ impl Scene {
                         json!("waits")
                     }
                     Err(Shed::Full(_)) => json!("full"),
+                    Err(Shed::Standby(_)) => json!("standby"),
                     Err(Shed::TooSlow { predicted, retry_after }) => {
                         assert_eq!(retry_after, predicted - ms(b, 0));
                         json!("too slow")
@@ -166,6 +168,24 @@ impl Scene {
                     at => Look::Good(Moment::from_millis(at.as_u64().unwrap_or(0))),
                 });
                 json!({"close": slots(&sweep.close), "test": slots(&sweep.test)})
+            }
+            "look" => json!(slots(&self.pool.look(now))),
+            "looked" => {
+                let looked = self.pool.looked(
+                    |s| match a[s.0.to_string()].as_str()? {
+                        "waits" => Some(Seen::Waits),
+                        "runs" => Some(Seen::Runs),
+                        _ => Some(Seen::Gone),
+                    },
+                    now,
+                );
+                let refused: Vec<_> = looked.refused.iter().map(|w| &self.callers[w]).collect();
+                json!({"free": slots(&looked.free), "refused": refused})
+            }
+            "forget" => {
+                let gone: Vec<SlotId> = a.as_array().expect("slots").iter().map(slot).collect();
+                self.pool.forget(&gone, now);
+                Value::Null
             }
             "counts" => json!(self.pool.counts()),
             "next" => match self.pool.next() {

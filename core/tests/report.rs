@@ -244,6 +244,23 @@ async fn a_name_that_moves_late_is_a_stale_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connect_that_waited_for_its_turn_is_seen_to_have_done_so() {
+    let Some(binaries) = servers() else { return };
+    let cluster = cluster(binaries, 1, false).await;
+    let uri = format!("{}?max_connect_rate=2", cluster.conninfo());
+    let connector = Connector::new(&uri).expect("a connector");
+    let mut connects = JoinSet::new();
+    for _ in 0..5 {
+        let connector = connector.clone();
+        connects.spawn(async move { connector.connect_within(PATIENCE).await.map(drop) });
+    }
+    connects.join_all().await.into_iter().collect::<Result<(), _>>().expect("all have their turn");
+    let pace = connector.report().stages["pace"];
+    // Two at once, and the others at two a second.
+    assert!(pace.count >= 5 && pace.max_ms > 700.0, "{pace:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_query_and_an_error_of_the_application_are_no_outage() {
     let Some(binaries) = servers() else { return };
     let cluster = cluster(binaries, 1, false).await;

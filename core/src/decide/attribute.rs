@@ -154,6 +154,8 @@ pub enum Fact {
         host: HostId,
         /// They do.
         waiting: bool,
+        /// Since when, where no call that waits tells: its caller has given it up.
+        since: Option<Moment>,
     },
     /// How long a caller waits for a session in health.
     Healthy {
@@ -265,7 +267,7 @@ impl Attribution {
                 h.attempts.set(any, at);
             }
             Fact::Search { running } => self.tracks.search.set(running, at),
-            Fact::SyncWait { host, waiting } => self.sync_wait(host, waiting, at),
+            Fact::SyncWait { host, waiting, since } => self.sync_wait(host, waiting, since, at),
             Fact::Healthy { wait } => self.healthy = wait.max(HEALTHY_LEAST),
         }
         if self.tracks.len() > LOG {
@@ -347,7 +349,10 @@ impl Attribution {
 
     /// A host went: calls that still wait there are held against it from its last sign of life on.
     fn went(&mut self, host: HostId, at: Moment) {
-        let heard = self.tracks.host(host, at).heard.min(at);
+        let h = self.tracks.host(host, at);
+        let heard = h.heard.min(at);
+        // Nobody will count there that the waits for a standby are over.
+        h.sync.set(false, heard);
         let open = |c: &&mut Call| c.host == host && c.end == CallEnd::Open;
         let began = self.tracks.calls.iter_mut().filter(open).map(|c| {
             c.from = c.from.max(heard);
@@ -456,10 +461,10 @@ impl Attribution {
         }
     }
 
-    fn sync_wait(&mut self, host: HostId, waiting: bool, at: Moment) {
+    fn sync_wait(&mut self, host: HostId, waiting: bool, since: Option<Moment>, at: Moment) {
         let open = self.tracks.calls.iter().filter(|c| c.host == host && c.end == CallEnd::Open);
         // It is noticed once calls are blocked: they have waited since they were sent.
-        let since = open.map(|c| c.since).min().unwrap_or(at).min(at);
+        let since = open.map(|c| c.since).chain(since).min().unwrap_or(at).min(at);
         let h = self.tracks.host(host, at);
         if !waiting {
             h.sync.set(false, at);

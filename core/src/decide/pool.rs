@@ -4,7 +4,10 @@
 //! It holds no session and no caller, only their numbers: [`crate::pool`] does. Rules: waiters are served in their order;
 //! whoever comes while somebody waits, waits too. The session that came back last is lent first, so the others can be
 //! proved or given up. Two are opened at a time: more logins at once would only end later, all of them. A session's
-//! lifetime is drawn once, at its birth: drawn anew at each look, all would die at the earliest moment.
+//! lifetime is drawn once, at its birth: drawn anew at each look, all would die at the earliest moment. A session that was
+//! closed over a commit keeps its place while its backend waits for a synchronous standby ([`Seen`]).
+
+mod kept;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,6 +17,9 @@ use rand::{Rng, RngExt};
 use crate::clock::Moment;
 use crate::decide::shed::{Queue, Shed, WAITERS_PER_CONNECTION, shed};
 use crate::host::HostId;
+
+use kept::Kept;
+pub use kept::Seen;
 
 /// Sessions that are opened at once.
 const OPEN_AT_ONCE: usize = 2;
@@ -82,7 +88,7 @@ pub enum Next {
     },
     /// It waits for a caller.
     Keep,
-    /// It is closed, its place is free.
+    /// It is closed. Its place is free, unless it was abandoned.
     Close,
 }
 
@@ -93,6 +99,8 @@ pub enum Back {
     Good(Moment),
     /// Not to be used again.
     Bad,
+    /// Not to be used again; a commit of it may still be under way at the server. It was closed then.
+    Abandoned(Moment),
 }
 
 /// Why no session was opened.
@@ -124,6 +132,15 @@ pub struct Sweep {
     pub test: Vec<SlotId>,
 }
 
+/// What a look at abandoned sessions leads to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Places that are free again.
+    pub free: Vec<SlotId>,
+    /// Callers who waited: they can't be served before the standby is back.
+    pub refused: Vec<WaiterId>,
+}
+
 /// How many sessions are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[expect(missing_docs, reason = "the words say it")]
@@ -133,6 +150,14 @@ pub struct Counts {
     pub opening: usize,
     pub settling: usize,
     pub waiting: usize,
+    /// Places of sessions that are gone, while their commits may wait for a synchronous standby.
+    #[serde(skip_serializing_if = "none")]
+    pub kept: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// How long sessions were kept, lately. What came back unusable doesn't count: a hold that an outage made long says
@@ -165,6 +190,7 @@ pub struct Pool {
     idle: Vec<SlotId>,
     opening: usize,
     settling: usize,
+    kept: Kept,
     waiters: VecDeque<WaiterId>,
     next_waiter: u64,
     holds: Holds,
@@ -182,6 +208,7 @@ impl Pool {
             idle: Vec::with_capacity(rules.max),
             opening: 0,
             settling: 0,
+            kept: Kept::default(),
             waiters: VecDeque::new(),
             next_waiter: 0,
             holds: Holds::default(),
@@ -191,16 +218,16 @@ impl Pool {
         }
     }
 
-    /// Sessions and those that are being opened.
+    /// Sessions, those that are being opened, and places that are kept.
     pub fn size(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// How many are in which state.
     pub fn counts(&self) -> Counts {
-        let (idle, opening, settling) = (self.idle.len(), self.opening, self.settling);
-        let lent = self.size() - idle - opening - settling;
-        Counts { idle, lent, opening, settling, waiting: self.waiters.len() }
+        let (idle, opening, settling, kept) = (self.idle.len(), self.opening, self.settling, self.kept.len());
+        let lent = self.size() - idle - opening - settling - kept;
+        Counts { idle, lent, opening, settling, waiting: self.waiters.len(), kept }
     }
 
     /// A session for a caller who has come now, if he need not wait.
@@ -237,8 +264,9 @@ impl Pool {
             ahead: self.waiters.len(),
             limit: self.rules.max * WAITERS_PER_CONNECTION,
             mean_hold: self.holds.mean(),
-            usable: self.size() - self.opening,
+            usable: self.size() - self.opening - self.kept.len(),
             searching,
+            standby: self.all_wait(),
         }
     }
 
@@ -306,7 +334,7 @@ impl Pool {
     /// A caller gave a session back.
     pub fn back(&mut self, slot: SlotId, how: Back, now: Moment) -> Next {
         let s = &mut self.slots[slot.0];
-        let Back::Good(alive) = how else { return self.close(slot) };
+        let Back::Good(alive) = how else { return self.end(slot, how) };
         self.holds.add(now - s.wanted);
         s.wanted = now;
         self.good(slot, alive, now)
@@ -321,8 +349,8 @@ impl Pool {
     pub fn settled(&mut self, slot: SlotId, how: Back, now: Moment) -> Next {
         self.settling -= 1;
         match how {
-            Back::Bad => self.close(slot),
             Back::Good(alive) => self.good(slot, alive, now),
+            ended => self.end(slot, ended),
         }
     }
 
@@ -369,7 +397,36 @@ impl Pool {
         sweep
     }
 
-    /// When [`Self::sweep`] or [`Self::open`] may have something to do, if nothing happens before.
+    /// The abandoned sessions whose backends are to be looked at now; then comes [`Self::looked`].
+    pub fn look(&mut self, now: Moment) -> Vec<SlotId> {
+        self.kept.look(now)
+    }
+
+    /// What that look saw of them; `None` where nobody could look.
+    pub fn looked(&mut self, seen: impl Fn(SlotId) -> Option<Seen>, now: Moment) -> Looked {
+        let free = self.kept.looked(seen, now);
+        self.free.extend(&free);
+        let refused = if self.all_wait() { self.turn_away() } else { Vec::new() };
+        Looked { free, refused }
+    }
+
+    /// Frees what was kept for as long as may be, and the places of these: their host isn't what it was.
+    pub fn forget(&mut self, gone: &[SlotId], now: Moment) {
+        self.free.extend(self.kept.forget(gone));
+        self.free.extend(self.kept.overdue(now));
+    }
+
+    /// Whether the place of an abandoned session is kept.
+    pub fn keeps(&self, slot: SlotId) -> bool {
+        self.kept.has(slot)
+    }
+
+    /// Whether no place is left beside those of commits that wait for a standby.
+    fn all_wait(&self) -> bool {
+        self.kept.waiting() >= self.rules.max
+    }
+
+    /// When [`Self::sweep`], [`Self::open`] or [`Self::look`] may have something to do, if nothing happens before.
     pub fn next(&self) -> Moment {
         let PoolRules { idle_max, test_every, min, .. } = self.rules;
         let of = |s: &SlotId| {
@@ -377,7 +434,8 @@ impl Pool {
             let superfluous = if self.size() > min { s.wanted + idle_max } else { Moment::NEVER };
             s.expires.min(s.alive + test_every).min(superfluous)
         };
-        self.idle.iter().map(of).chain(self.opens_next()).min().unwrap_or(Moment::NEVER)
+        let due = self.opens_next().into_iter().chain(self.kept.next());
+        self.idle.iter().map(of).chain(due).min().unwrap_or(Moment::NEVER)
     }
 
     /// From when on another one is to be opened, if any is.
@@ -392,8 +450,9 @@ impl Pool {
         (self.size() < self.rules.min).then_some(refill.max(self.paused))
     }
 
-    /// Gives up all idle sessions: the pool is closed.
+    /// Gives up all idle sessions, and what is kept: the pool is closed.
     pub fn drain(&mut self) -> Vec<SlotId> {
+        self.free.extend(self.kept.forget_all());
         let all = std::mem::take(&mut self.idle);
         for s in &all {
             self.release(*s);
@@ -428,6 +487,14 @@ impl Pool {
                 Next::Keep
             }
         }
+    }
+
+    fn end(&mut self, slot: SlotId, how: Back) -> Next {
+        if let Back::Abandoned(at) = how {
+            self.kept.add(slot, at);
+            return Next::Close;
+        }
+        self.close(slot)
     }
 
     fn close(&mut self, slot: SlotId) -> Next {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Waiters that a pool takes for each connection it may have.
 pub const WAITERS_PER_CONNECTION: usize = 10;
-/// Told to callers who are refused because too many wait, where nothing can be predicted.
-const LATER: Duration = Duration::from_secs(1);
+/// Told to callers who are refused where nothing can be predicted.
+pub const LATER: Duration = Duration::from_secs(1);
 
 /// The queue as a new caller finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Queue {
     pub usable: usize,
     /// No session can be had at present: the wanted host is sought.
     pub searching: bool,
+    /// None can be had at all: every place belongs to a commit that was given up and waits for a standby.
+    pub standby: bool,
 }
 
 /// Why a caller is refused.
@@ -37,6 +39,8 @@ pub enum Shed {
         /// When it may fit.
         retry_after: Duration,
     },
+    /// Commits that were given up fill the pool, and wait for a synchronous standby; come back after.
+    Standby(Duration),
 }
 
 /// How long a caller would wait, as far as can be told.
@@ -49,6 +53,9 @@ pub fn predicted(q: &Queue) -> Option<Duration> {
 
 /// Whether a caller with that patience is refused.
 pub fn shed(q: &Queue, patience: Duration) -> Option<Shed> {
+    if q.standby {
+        return Some(Shed::Standby(LATER));
+    }
     let predicted = predicted(q);
     if q.ahead >= q.limit {
         return Some(Shed::Full(predicted.unwrap_or(LATER)));
@@ -64,7 +71,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn queue(ahead: usize) -> Queue {
-        Queue { ahead, limit: 100, mean_hold: Some(MS * 100), usable: 10, searching: false }
+        Queue { ahead, limit: 100, mean_hold: Some(MS * 100), usable: 10, searching: false, standby: false }
     }
 
     #[test]

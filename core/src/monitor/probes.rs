@@ -20,7 +20,7 @@ use crate::host::{Candidate, HostId};
 use crate::lock;
 use crate::open::{Opened, Progress, Purpose};
 use crate::role;
-use crate::session::member::EndCause as Ended;
+use crate::session::member::{EndCause as Ended, Member};
 
 /// An open session and the last row that it gave.
 struct Probe {
@@ -191,6 +191,29 @@ async fn count(m: &Monitor, host: HostId, probe: &Probe) {
     match probe.opened.client.simple_query(&sql).await.map(|answer| role::sessions(&answer)) {
         Ok(Some(seen)) => m.recorder.counted(host, seen, clock::now()),
         Ok(None) | Err(_) => m.recorder.count_refused(host, clock::now()),
+    }
+}
+
+impl Monitor {
+    /// Whether the backend of that member can be looked at: it is the primary's own, and the monitor has a session there.
+    pub(crate) fn can_look(&self, member: &Member) -> bool {
+        let direct = self.config.endpoint == Endpoint::Direct
+            && !self.snapshot().hosts.iter().any(|h| h.id == member.host && h.indirect);
+        let at_primary = || {
+            let address = &member.candidate.address;
+            self.primary().is_some_and(|(c, fresh)| fresh && c.address == *address)
+        };
+        direct && at_primary() && lock(&self.probes).sessions.contains_key(&member.host)
+    }
+
+    /// Which of these backends of a host are at work, and which of them wait for a synchronous standby. A host that
+    /// refuses the question tells of none; `None` if nobody can be asked.
+    pub(crate) async fn backends(&self, host: HostId, pids: &[i32]) -> Option<Vec<(i32, bool)>> {
+        let probe = lock(&self.probes).sessions.get(&host).cloned()?;
+        match probe.opened.client.simple_query(&role::backends_sql(pids)).await {
+            Ok(answer) => Some(role::backends(&answer)),
+            Err(e) => e.as_db_error().map(|_| Vec::new()),
+        }
     }
 }
 

@@ -43,10 +43,16 @@ pub(crate) async fn settle(
         answer
     });
     let outcome = match answer.await {
-        Ok(answer) => answer?,
+        Ok(answer) => answer,
         // Dropped where it stood: nothing is cancelled, for a cancel would break off a wait for a standby.
-        Err(_) => Outcome::Unknown(check.reason),
+        Err(_) => Ok(Outcome::Unknown(check.reason)),
     };
+    let way = match token.given.mark {
+        Mark::Row { .. } => "table",
+        Mark::Number { .. } => "number",
+    };
+    connector.monitor().recorder.asked_outcome(way, outcome.as_ref().ok().copied());
+    let outcome = outcome?;
     tracing::info!(target: "pgfollow", ?outcome, "outcome check");
     Ok(outcome)
 }

@@ -12,7 +12,7 @@ use super::lent::PING;
 use super::{Grant, Held, Shared};
 use crate::clock::{self, Deadline};
 use crate::decide::pool::{Back, Look, NotOpened, SlotId};
-use crate::decide::topology::Input;
+use crate::decide::topology::{Input, TopologyEvent};
 use crate::error::{Class, Error, TxStatus};
 use crate::event::{Event, EventKind};
 use crate::lock;
@@ -32,6 +32,7 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
     loop {
         let Some(s) = shared.upgrade() else { return };
         s.sweep();
+        s.mind_kept();
         for held in std::mem::take(&mut lock(&s.state).unsettled) {
             tokio::spawn(settle(Settling { shared: Weak::clone(&shared), held: Some(held) }));
         }
@@ -47,18 +48,20 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
             biased;
             () = work.notified() => {}
             () = clock::sleep_until(next) => {}
-            over = session_ended(&mut events) => if over { return },
+            over = something_ended(&mut events) => if over { return },
         }
     }
 }
 
-/// Until some session has ended. True when nothing more will be told.
-async fn session_ended(events: &mut Receiver<Event>) -> bool {
+/// Until some session has ended, or a host isn't what it was. True when nothing more will be told.
+async fn something_ended(events: &mut Receiver<Event>) -> bool {
     loop {
         match events.recv().await {
-            Ok(Event { kind: EventKind::SessionEnded { .. }, .. }) | Err(RecvError::Lagged(_)) => {
-                return false;
-            }
+            Ok(Event {
+                kind: EventKind::SessionEnded { .. } | EventKind::Topology(TopologyEvent::Cleared { .. }),
+                ..
+            })
+            | Err(RecvError::Lagged(_)) => return false,
             Ok(_) => {}
             Err(RecvError::Closed) => return true,
         }
@@ -124,8 +127,10 @@ struct Settling {
 }
 
 impl Settling {
-    fn over(&mut self, back: Back) {
+    /// `back`: unless it has ended, or is to end.
+    fn over(&mut self, back: Option<Back>) {
         if let (Some(s), Some(held)) = (self.shared.upgrade(), self.held.take()) {
+            let back = back.unwrap_or_else(|| s.ended(&held, clock::now()));
             s.settled(held, back);
         }
     }
@@ -133,7 +138,7 @@ impl Settling {
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        self.over(Back::Bad);
+        self.over(None);
     }
 }
 
@@ -150,7 +155,7 @@ async fn settle(mut settling: Settling) {
         settled = Deadline::after(PING).bound(again).await.is_ok() && held.session.is_usable();
         held.bare = false;
     }
-    let back = if settled { Back::Good(held.session.member().tap.last_in()) } else { Back::Bad };
+    let back = if settled { Some(Back::Good(held.session.member().tap.last_in())) } else { None };
     settling.over(back);
 }
 
@@ -248,6 +253,7 @@ impl Shared {
 
     fn settled(&self, held: Box<Held>, back: Back) {
         let mut state = lock(&self.state);
+        let back = self.keep(&mut state, &held, back);
         let next = state.book.settled(held.slot, back, clock::now());
         self.place(state, held, next);
     }

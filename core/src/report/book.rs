@@ -129,6 +129,8 @@ pub(super) struct HostBook {
     pub(super) count_often_until: Moment,
     /// It refused to count.
     pub(super) no_count_before: Moment,
+    /// Commits were told to wait there for a standby.
+    pub(super) sync_wait: bool,
 }
 
 impl HostBook {
@@ -140,6 +142,7 @@ impl HostBook {
             count_due,
             count_often_until: Moment::ZERO,
             no_count_before: Moment::ZERO,
+            sync_wait: false,
         }
     }
 }
@@ -164,6 +167,8 @@ pub(super) struct Book {
     pub(super) errors: Tally<ErrorKind>,
     pub(super) dials: Tally<(HostId, By, &'static str)>,
     pub(super) evictions: Tally<(HostId, String)>,
+    /// Outcomes asked for, by way and answer.
+    pub(super) outcomes: Tally<(&'static str, &'static str)>,
     pub(super) acquire: Hist,
     /// Sessions had while nothing was wrong.
     pub(super) healthy: Hist,
@@ -174,6 +179,8 @@ pub(super) struct Book {
     pub(super) blocked: BTreeMap<u64, BlockedCall>,
     /// Pools made so far, by what they want.
     pub(super) pools: BTreeMap<&'static str, u32>,
+    /// Hosts of sessions that are gone while their commits wait there for a standby. As many as places of pools at most.
+    pub(super) kept: BTreeMap<u64, HostId>,
     pub(super) sheds: u64,
     pub(super) timeouts: u64,
     /// Of the acquisitions that took no time, how many were told to the metrics.
@@ -191,17 +198,24 @@ impl Book {
             errors: Tally::default(),
             dials: Tally::default(),
             evictions: Tally::default(),
+            outcomes: Tally::default(),
             acquire: Hist::default(),
             healthy: Hist::default(),
             stages: BTreeMap::new(),
             events: Latest::new(EVENTS),
             calls: Calls::default(),
             blocked: BTreeMap::new(),
+            kept: BTreeMap::new(),
             sheds: 0,
             pools: BTreeMap::new(),
             timeouts: 0,
             told_at_once: 0,
         }
+    }
+
+    /// Whether calls there have waited for long.
+    pub(super) fn held_up(&self, host: HostId) -> bool {
+        self.blocked.values().any(|b| b.host == host) || self.kept.values().any(|h| *h == host)
     }
 
     pub(super) fn label(&self, host: HostId) -> Arc<str> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::data::{
-    DialLine, ErrorLine, EventLine, EvictionLine, HostReport, NameLine, OutageReport, Report, SegmentLine,
-    SessionsSeen, StateLine,
+    DialLine, ErrorLine, EventLine, EvictionLine, HostReport, NameLine, OutageReport, OutcomeLine, Report,
+    SegmentLine, SessionsSeen, StateLine,
 };
 use super::text;
 use crate::clock::{self, Moment};
@@ -84,6 +84,11 @@ impl Report {
             cause: cause.clone(),
             count: *n,
         });
+        let outcomes = book.outcomes.counts.iter().map(|((way, result), n)| OutcomeLine {
+            way: (*way).to_owned(),
+            result: (*result).to_owned(),
+            count: *n,
+        });
         let stages = book.stages.iter().filter_map(|(s, h)| Some((s.to_string(), h.quantiles(0)?)));
         let mut report = Self {
             schema: SCHEMA,
@@ -102,6 +107,7 @@ impl Report {
             errors,
             dials: dials.collect(),
             evictions: evictions.collect(),
+            outcomes: outcomes.collect(),
             sheds: book.sheds,
             timeouts: book.timeouts,
             events: book

@@ -52,6 +52,9 @@ pub struct Report {
     pub dials: Vec<DialLine>,
     /// Sessions that ended otherwise than by their owners.
     pub evictions: Vec<EvictionLine>,
+    /// Outcomes that were asked for, because the answer to a COMMIT was lost.
+    #[serde(default)]
+    pub outcomes: Vec<OutcomeLine>,
     /// Callers refused at once because they could not have been served in time.
     pub sheds: u64,
     /// Callers whose patience ended while they waited for a session.
@@ -218,6 +221,17 @@ pub struct EvictionLine {
     pub host: String,
     /// The cause.
     pub cause: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// Outcomes of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutcomeLine {
+    /// `table` (a row of `pgfollow.outcome`) or `number` (the transaction's number).
+    pub way: String,
+    /// `committed`, `not_committed` or `unknown`.
+    pub result: String,
     /// How often.
     pub count: u64,
 }

@@ -83,6 +83,11 @@ pub(super) fn evicted(host: &str, cause: &str) {
         .increment(1);
 }
 
+/// It was asked what became of a transaction.
+pub(super) fn outcome(way: &'static str, result: &'static str) {
+    counter!("pgfollow.outcomes", "way" => way, "result" => result).increment(1);
+}
+
 /// An outage is over.
 pub(super) fn outage(o: &Outage) {
     histogram!("pgfollow.outage.duration").record(o.whole().as_secs_f64());
@@ -193,6 +198,7 @@ mod tests {
                 true,
             );
             evicted("a", "reset");
+            outcome("table", "committed");
             sessions("a", 8, 9);
         });
         let seen = seen.0.lock().expect("values").clone();
@@ -212,6 +218,7 @@ mod tests {
             "pgfollow.errors{class=unknown-outcome,code=ConnectionLost,db.response.status_code=,server.address=a} 1"
                 .to_owned(),
             "pgfollow.evictions{server.address=a,cause=reset} 1".to_owned(),
+            "pgfollow.outcomes{way=table,result=committed} 1".to_owned(),
             "pgfollow.sessions{server.address=a,of=application} 8".to_owned(),
             "pgfollow.sessions{server.address=a,of=monitors} 9".to_owned(),
             "pgfollow.sheds{} 1".to_owned(),

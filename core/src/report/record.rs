@@ -4,10 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use tracing::{Instrument, field};
+
 use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
 use super::{SessionsSeen, export};
 use crate::clock::{self, Moment};
+use crate::config::SessionAttrs;
 use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
+use crate::decide::outcome::Outcome;
 use crate::decide::pool::Counts;
 use crate::decide::topology::{ConnectKind, Input, State, TopologyEvent};
 use crate::error::{Error, Stage};
@@ -233,17 +237,34 @@ impl Recorder {
         Waiting { recorder: Arc::clone(self), id, since }
     }
 
-    /// A caller waits for a session by this future: how long, and what came of it.
+    /// A caller waits for a session of that role by this future: how long, and what came of it. The span is made here and
+    /// not where a pool has an idle session: that costs less than a span would.
     pub(crate) async fn waited<T>(
         self: &Arc<Self>,
+        attrs: SessionAttrs,
         session: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
+        let span = tracing::info_span!(
+            target: "pgfollow",
+            "pgfollow.acquire",
+            attrs = attrs.keyword(),
+            outcome = field::Empty,
+            waited_ms = field::Empty
+        );
         let waiting = self.wait();
-        let result = session.await;
-        match &result {
-            Ok(_) => self.acquired(waiting.so_far()),
-            Err(e) => self.acquire_failed(e),
-        }
+        let result = session.instrument(span.clone()).await;
+        let waited = waiting.so_far();
+        let outcome = match &result {
+            Ok(_) => {
+                self.acquired(waited);
+                "acquired"
+            }
+            Err(e) => {
+                self.acquire_failed(e);
+                e.code().name()
+            }
+        };
+        span.record("outcome", outcome).record("waited_ms", waited.as_secs_f64() * 1e3);
         result
     }
 
@@ -278,6 +299,17 @@ impl Recorder {
     pub(crate) fn shed(&self) {
         self.book().sheds += 1;
         export::shed();
+    }
+
+    /// It was asked what became of a transaction: by which mark, and the answer.
+    pub(crate) fn asked_outcome(&self, way: &'static str, outcome: Option<Outcome>) {
+        let result = match outcome {
+            Some(Outcome::Committed) => "committed",
+            Some(Outcome::NotCommitted) => "not_committed",
+            Some(Outcome::Unknown(_)) | None => "unknown",
+        };
+        self.book().outcomes.add((way, result));
+        export::outcome(way, result);
     }
 
     /// A session was lent for that long.
@@ -323,8 +355,9 @@ impl Recorder {
     /// Whether a host's sessions should be counted now. The next count is due later then.
     pub(crate) fn count_due(&self, host: HostId, now: Moment) -> bool {
         let mut book = self.book();
-        let blocked = book.blocked.values().any(|b| b.host == host);
+        let blocked = book.held_up(host);
         let Some(h) = book.hosts.get_mut(&host) else { return false };
+        let blocked = blocked || h.sync_wait;
         let last = h.sessions.map_or(Moment::ZERO, |(at, _)| at);
         if now < h.no_count_before || now < h.count_due && !(blocked && now - last >= COUNT_BLOCKED) {
             return false;
@@ -344,15 +377,33 @@ impl Recorder {
     /// A host's sessions were counted.
     pub(crate) fn counted(&self, host: HostId, seen: SessionsSeen, now: Moment) {
         let mut book = self.book();
-        let Some(h) = book.hosts.get_mut(&host) else { return };
-        let before = h.sessions.replace((now, seen));
-        let waited = before.is_some_and(|(_, s)| s.waiting_for_standby > 0);
-        let waiting = seen.waiting_for_standby > 0;
-        export::sessions(&book.label(host), seen.application, seen.monitors);
         // Commits that wait no longer than a network's round trip are no sign of anything.
-        let blocked = book.blocked.values().any(|b| b.host == host);
-        if waiting && blocked || waited && !waiting {
-            self.take(&mut book, Fact::SyncWait { host, waiting }, now);
+        let waiting = seen.waiting_for_standby > 0 && book.held_up(host);
+        let Some(h) = book.hosts.get_mut(&host) else { return };
+        h.sessions = Some((now, seen));
+        export::sessions(&book.label(host), seen.application, seen.monitors);
+        self.sync_wait(&mut book, host, waiting, None, now);
+    }
+
+    /// A commit was given up and still waits for a standby, so that its place in a pool is kept.
+    pub(crate) fn kept(&self, m: &Member, now: Moment) {
+        let mut book = self.book();
+        if book.kept.insert(m.id, m.host).is_none() {
+            let since = m.tap.waiting().map(|w| w.since);
+            self.sync_wait(&mut book, m.host, true, since, now);
+        }
+    }
+
+    /// That place isn't kept any more.
+    pub(crate) fn let_go(&self, member: u64) {
+        self.book().kept.remove(&member);
+    }
+
+    fn sync_wait(&self, book: &mut Book, host: HostId, waiting: bool, since: Option<Moment>, now: Moment) {
+        let Some(h) = book.hosts.get_mut(&host) else { return };
+        let before = std::mem::replace(&mut h.sync_wait, waiting);
+        if waiting || before {
+            self.take(book, Fact::SyncWait { host, waiting, since }, now);
         }
     }
 

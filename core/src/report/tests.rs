@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::{By, Report};
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, SessionAttrs};
+use crate::decide::outcome::{Outcome, Unsettled};
 use crate::decide::topology::{ConnectKind, EndCause, Input, TermRow};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, SqlState, Stage};
@@ -151,6 +152,9 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     let refused = Failure::Dial { os: Some(libc::ECONNREFUSED), message: String::new() };
     r.attempt(HostId(0), By::Caller).over::<()>(&Err(Failed::new(Stage::Dial, refused)), &Progress::new());
     drop(r.attempt(HostId(1), By::Ahead));
+    for outcome in [Some(Outcome::Committed), None, Some(Outcome::Unknown(Unsettled::TooOld))] {
+        r.asked_outcome("table", outcome);
+    }
     let got = report(&m);
     assert_eq!(got.acquire.map(|q| (q.count, q.p50_ms)), Some((2, 0.0)));
     assert_eq!((got.sheds, got.timeouts, got.outages.len()), (1, 1, 0));
@@ -160,7 +164,58 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     assert_eq!(got.errors[0].host.as_deref(), Some("a (10.0.0.1:5432)"));
     let dials: Vec<_> = got.dials.iter().map(|d| (d.by.as_str(), d.result.as_str(), d.count)).collect();
     assert_eq!(dials, [("caller", "refused", 1), ("ahead", "abandoned", 1)]);
+    let outcomes: Vec<_> =
+        got.outcomes.iter().map(|o| (o.way.as_str(), o.result.as_str(), o.count)).collect();
+    assert_eq!(outcomes, [("table", "committed", 1), ("table", "unknown", 2)]);
+    assert!(got.to_text().contains("2 × outcome asked for by table: unknown"), "{}", got.to_text());
     assert_eq!(got.verdict, "No outage in 0.0 ms.");
+}
+
+/// What spans say, as `name{field=value,…}` piece by piece.
+#[derive(Clone, Default)]
+struct Said(Arc<std::sync::Mutex<String>>);
+
+impl tracing::field::Visit for Said {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().expect("words").push_str(&format!("{field}={value:?};"));
+    }
+}
+
+impl tracing::Subscriber for Said {
+    fn enabled(&self, m: &tracing::Metadata<'_>) -> bool {
+        m.is_span() && m.target() == "pgfollow"
+    }
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        self.0.lock().expect("words").push_str(&format!("{}:", span.metadata().name()));
+        span.record(&mut self.clone());
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        values.record(&mut self.clone());
+    }
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Traces are searched by these names: none may change unseen.
+#[tokio::test(start_paused = true)]
+async fn a_trace_shows_who_waited_for_which_session_how_long_and_what_came_of_it() {
+    let (m, said) = (monitor(), Said::default());
+    let _here = tracing::subscriber::set_default(said.clone());
+    let session = async {
+        pass(250).await;
+        Err::<(), _>(Error::new(Code::Overloaded, Class::Transient, "full"))
+    };
+    assert!(m.recorder.waited(SessionAttrs::ReadWrite, session).await.is_err());
+    m.recorder.waited(SessionAttrs::Any, async { Ok(()) }).await.expect("had at once");
+    let said = said.0.lock().expect("words").replace('"', "");
+    assert_eq!(
+        said,
+        "pgfollow.acquire:attrs=read-write;outcome=Overloaded;waited_ms=250.0;\
+         pgfollow.acquire:attrs=any;outcome=acquired;waited_ms=0.0;"
+    );
 }
 
 /// The published form and the real one: every key of each is a key of the other.

@@ -144,6 +144,9 @@ impl Report {
         for e in &self.evictions {
             let _ = writeln!(t, "  {} × session ended at {}: {}", e.count, e.host, e.cause);
         }
+        for o in &self.outcomes {
+            let _ = writeln!(t, "  {} × outcome asked for by {}: {}", o.count, o.way, o.result);
+        }
     }
 }
 

@@ -40,11 +40,11 @@ impl<'a> Transaction<'a> {
     ) -> Result<(), CommitFailed> {
         let Self { inner, why, .. } = self;
         let Some(act) = last_act else {
-            let committed_at_all = why.within(limit, inner.commit()).await;
+            let committed_at_all = why.bounded(limit, inner.commit()).await;
             return committed_at_all.and_then(|()| committed(&why)).map_err(CommitFailed::at_commit);
         };
         let text = format!("{act}; COMMIT");
-        if let Err(error) = why.within(limit, inner.batch_execute(&text)).await {
+        if let Err(error) = why.bounded(limit, inner.batch_execute(&text)).await {
             // Looked at before the driver's transaction, dropped here, sends its ROLLBACK.
             let before = ["", "SET"].contains(&why.member().tap.tag().as_str());
             let refused = error.code() == Code::Server && before;
@@ -102,10 +102,7 @@ fn committed(why: &Why) -> Result<(), Error> {
     if tap.tag() == "ROLLBACK" {
         return Err(rolled_back(why));
     }
-    if tap.local_commit_only() {
-        return Err(why.local_only());
-    }
-    Ok(())
+    why.confirmed()
 }
 
 fn rolled_back(why: &Why) -> Error {

@@ -114,11 +114,45 @@ impl Why {
         words
     }
 
+    /// Whether what the session was answered last is as safe as `synchronous_commit` promises. A server that stops waiting
+    /// for its synchronous standby (somebody cancelled the statement, and a cancel ends that wait alone) answers as if all
+    /// were well, with a mere warning: the write is committed on that host, and a failover may lose it.
+    ///
+    /// [`crate::Transaction::commit`], [`crate::Connector::run`] and [`crate::Session::within`] look by themselves. The
+    /// driver's own `execute`, `query` or `batch_execute` outside a transaction return `Ok`: before a synchronous standby
+    /// ask this behind a write, before the session's next request.
+    ///
+    /// ```no_run
+    /// # async fn f(session: &pgfollow::Session) -> Result<(), pgfollow::Error> {
+    /// let why = session.why();
+    /// session.execute("INSERT INTO orders DEFAULT VALUES", &[]).await.map_err(|e| why.diagnose(e))?;
+    /// why.confirmed()?; // committed, and not on this host alone
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Code::ReplicationUnknown`], an unknown outcome.
+    pub fn confirmed(&self) -> Result<(), Error> {
+        if self.member.tap.local_commit_only() { Err(self.local_only()) } else { Ok(()) }
+    }
+
     /// Runs a call under a deadline; see [`crate::Session::within`].
     ///
     /// # Errors
-    /// The call's own, explained, or [`Code::CallTimedOut`].
+    /// The call's own, explained, [`Code::CallTimedOut`], or [`Code::ReplicationUnknown`].
     pub async fn within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        let before = self.member.tap.local_commits();
+        let value = self.bounded(limit, call).await?;
+        // Any of the call's requests may have been the one.
+        if self.member.tap.local_commits() == before { Ok(value) } else { Err(self.local_only()) }
+    }
+
+    /// The same, and what the server warned of is the caller's to look at.
+    pub(super) async fn bounded<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -213,6 +247,12 @@ fn severity(db: &tokio_postgres::error::DbError) -> Severity {
 impl From<tokio_postgres::Error> for Error {
     /// The class from the SQLSTATE alone; a bare "closed" is unknown. [`Why::diagnose`] knows more: the host, what had
     /// left, the true cause, and whether a lost call can have done anything.
+    ///
+    /// What it doesn't know is which statement failed, and an error of the server is taken to have undone it. That holds
+    /// for all but those that commit in parts: CALL, DO and CREATE INDEX CONCURRENTLY outside a transaction may answer
+    /// 40001, 40P01 or 55P03 when some of their work is committed, and this calls them transient, as it must for every
+    /// other statement. Let [`Why::diagnose`] explain the errors of those three (it calls them unknown), or look before
+    /// you repeat one.
     fn from(e: tokio_postgres::Error) -> Self {
         if let Some(ours) = Self::find(&e).map(Self::copy) {
             return ours.caused_by(Box::new(e));

@@ -45,6 +45,8 @@ pub(crate) struct News {
     pub(crate) read_only_refusals: u32,
     /// The last of them came in a block that the caller began READ ONLY.
     pub(crate) in_read_only_block: bool,
+    /// That many waits of commits for a standby were broken off.
+    pub(crate) local_commits: u32,
 }
 
 /// Shared between the tap, the session and the monitor.
@@ -114,6 +116,8 @@ pub(super) struct Inner {
     stale: bool,
     /// RESET ALL or DISCARD ALL was done.
     reset: bool,
+    /// How often that came.
+    local_commits: u64,
     news: News,
     done: Done,
     /// What was answered since the ear was told: whether a write was among it.
@@ -148,6 +152,7 @@ impl Default for Inner {
             sync_rep: false,
             stale: false,
             reset: false,
+            local_commits: 0,
             news: News::default(),
             done: Done::default(),
             fresh: None,
@@ -383,6 +388,11 @@ impl TapState {
         std::mem::take(&mut lock(&self.inner).reset)
     }
 
+    /// How many commits here were told to be local alone.
+    pub(crate) fn local_commits(&self) -> u64 {
+        lock(&self.inner).local_commits
+    }
+
     /// What changed since the last call; cheap when nothing did.
     pub(crate) fn take_news(&self) -> Option<News> {
         // Asked at every poll of a driver: the swap locks the line, the load doesn't.
@@ -574,8 +584,11 @@ impl Inner {
             self.fatal = Some(Fatal { sqlstate: code, message: r.message.clone() });
         }
         if !is_error {
-            self.sync_rep |= r.routine == "SyncRepWaitForLSN";
-            return false;
+            let local_commit = r.routine == "SyncRepWaitForLSN";
+            self.sync_rep |= local_commit;
+            self.local_commits += u64::from(local_commit);
+            self.news.local_commits += u32::from(local_commit);
+            return local_commit;
         }
         self.error = Some(code);
         self.stale |= super::report::is_stale_statement(code.as_str(), Some(&r.routine));
