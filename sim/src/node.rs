@@ -8,6 +8,9 @@ use crate::world::{ConnId, Event, Model};
 /// The servers' wall clock when a run begins, in microseconds.
 pub(crate) const WALL: i64 = 1_767_225_600_000_000;
 
+/// The first transaction's number.
+pub(crate) const FIRST_XID: u64 = 700;
+
 /// What of a host is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
@@ -36,6 +39,8 @@ pub(crate) enum Write {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
+    /// The transaction's number, where the model counts them. An entry without writes is the one that took it.
+    pub(crate) xid: Option<u64>,
     pub(crate) writes: Arc<[Write]>,
 }
 
@@ -103,6 +108,8 @@ pub(crate) struct Node {
     pub(crate) isolated: bool,
     pub(crate) trap: Option<Trap>,
     pub(crate) pids: i32,
+    /// The next transaction's number.
+    pub(crate) next_xid: u64,
     /// When each core is free.
     cores: Vec<u64>,
     cold_from: u64,
@@ -130,6 +137,7 @@ impl Node {
             isolated: false,
             trap: None,
             pids: 0,
+            next_xid: FIRST_XID,
             cores: vec![0; model.cores],
             cold_from: u64::MAX,
         }

@@ -16,7 +16,7 @@ const SEEDS: u64 = 150;
 
 /// Runs seeds with a client that has a bug, until the checker complains as it should.
 fn must_be_found(service: MakeService, stories: &[Story], is: fn(&Broken) -> bool) {
-    let options = Options { service, stories: stories.to_vec(), ..Options::default() };
+    let options = Options { service: Some(service), stories: stories.to_vec(), ..Options::default() };
     let mut others = Vec::new();
     for seed in 0..SEEDS {
         let report = run(seed, &options);
