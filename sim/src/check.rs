@@ -163,6 +163,9 @@ pub(crate) fn judge(
         }
         outcomes::check(w, ledger, &mut broken, &mut counts);
         rates::check(w, bounds, &mut broken, &mut counts);
+        if calm {
+            rates::unprovoked(w, ledger, &mut broken);
+        }
         resumed(w, ledger, &mut counts);
         let slow = counts.resumed.iter().filter(|d| **d > bounds.resumed);
         broken.extend(slow.map(|d| Broken::TooLong(format!("{d:?} until the first write on a new primary"))));

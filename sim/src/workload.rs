@@ -224,6 +224,8 @@ pub struct Try {
     pub told: Option<Told>,
     /// Its service does work again by itself.
     pub repeats: bool,
+    /// How many sessions its service keeps, where it says so.
+    pub sessions: Option<usize>,
     /// Its process has fewer sessions than workers.
     pub scarce: bool,
     /// The longest that its service says this can take.
@@ -283,6 +285,7 @@ impl Worker {
                     ended: None,
                     told: None,
                     repeats: self.service.repeats(),
+                    sessions: self.service.sessions(),
                     scarce: self.scarce,
                     longest: self.service.longest(&job),
                     asked: Vec::new(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgfollow_sim::{Counts, Marks, Options, Report, Story, run};
+use pgfollow_sim::{Broken, Counts, Marks, Options, Report, Story, run, service};
 
 /// In the default run.
 const SEEDS: u64 = 1_000;
@@ -182,6 +182,18 @@ fn a_seed_gives_the_same_run_to_the_last_byte() {
                 |log: &[String]| log.iter().skip(from).take(20).cloned().collect::<Vec<_>>().join("\n");
             panic!("SEED={seed} differs at line {at:?}:\n{}\n---\n{}", part(&a.log), part(&b.log));
         }
+    }
+}
+
+#[test]
+fn a_crowd_on_a_small_pool_is_paced_and_bounded_in_its_queue_and_in_its_waits() {
+    let stories: Vec<Story> = Story::ALL.into_iter().filter(|s| *s != Story::Calm).collect();
+    let options = Options { stories, service: Some(service::pooled), workers: 20, ..Options::default() };
+    for report in all(0..30, &options) {
+        // Every worker must get through: a crowd that is shed fairly may take longer.
+        let broken: Vec<_> =
+            report.broken.iter().filter(|b| !matches!(b, Broken::TooLong(s) if s.starts_with('w'))).collect();
+        assert!(broken.is_empty(), "SEED={} {:?} {broken:?}", report.seed, report.stories);
     }
 }
 

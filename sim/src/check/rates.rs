@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Bounds, Broken, Counts};
 use crate::service::Wait;
+use crate::workload::{Kind, Try};
 use crate::world::{Inner, Process};
 
 const SECOND: u64 = 1_000_000;
@@ -13,6 +14,8 @@ const IN_STEP: usize = 10;
 const SAME: u64 = 2_000;
 /// Shorter gaps are regular by chance too often.
 const SHORT: u64 = 50_000;
+/// A session that was ended is replaced when somebody needs one again.
+const LATER: Duration = Duration::from_secs(3);
 
 pub(super) fn check(w: &Inner, bounds: &Bounds, broken: &mut Vec<Broken>, counts: &mut Counts) {
     for (number, p) in w.processes.iter().enumerate() {
@@ -42,12 +45,31 @@ pub(super) fn check(w: &Inner, bounds: &Bounds, broken: &mut Vec<Broken>, counts
         if took > wait.bound {
             broken.push(Broken::TooLong(format!("p{}'s caller waited {took:?} for a session", wait.process)));
         }
-        // Whoever began to wait while that one did.
-        let crowd = waits.iter().filter(|o| side_by_side(wait, o)).count();
-        if crowd > wait.crowd {
-            let text = format!("p{}: {crowd} callers wait, {} may", wait.process, wait.crowd);
-            broken.push(Broken::TooMany(text));
-            return;
+    }
+    // Who waited already when that one began to.
+    let crowd = |wait: &Wait| waits.iter().filter(|o| side_by_side(wait, o)).count();
+    if let Some(wait) = waits.iter().find(|wait| crowd(wait) > wait.crowd) {
+        let text = format!("p{}: {} callers wait, {} may", wait.process, crowd(wait), wait.crowd);
+        broken.push(Broken::TooMany(text));
+    }
+}
+
+/// Logins of a process to which nothing happened, beyond those that fill its pool: its session was ended, for nothing. An
+/// abandoned or late call ends its own, and may be asked for later.
+pub(super) fn unprovoked(w: &Inner, ledger: &[Try], broken: &mut Vec<Broken>) {
+    for (number, p) in w.processes.iter().enumerate() {
+        let mine = || ledger.iter().filter(|t| t.process == number);
+        let Some(sessions) = mine().find_map(|t| t.sessions) else { continue };
+        let ends: Vec<Duration> = mine()
+            .filter(|t| matches!(t.job.kind, Kind::Abandoned | Kind::Bounded))
+            .filter_map(|t| t.ended)
+            .collect();
+        // The first look asks every host.
+        for at in p.logins_begun(false).into_iter().skip(sessions + w.nodes.len()) {
+            let at = Duration::from_micros(at);
+            if !ends.iter().any(|end| *end <= at && at - *end < LATER) {
+                broken.push(Broken::TooMany(format!("p{number} logs in without a cause at {at:?}")));
+            }
         }
     }
 }
