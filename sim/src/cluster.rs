@@ -2,7 +2,7 @@
 
 use crate::node::{Entry, Power, WALL, Write};
 use crate::wire;
-use crate::world::{ConnId, Event, Inner};
+use crate::world::{ConnId, Event, Inner, Truth};
 
 /// How long the kernels of both ends bear silence (`tcp_user_timeout` and keepalives 3/2/3 on both sides).
 const KERNEL_PATIENCE: u64 = 9_000_000;
@@ -74,6 +74,25 @@ impl Inner {
         }
     }
 
+    /// Forgets what only a judge needs, and the history that all servers share: a world may last.
+    pub(crate) fn forget(&mut self) {
+        self.truth = Truth::default();
+        for p in &mut self.processes {
+            p.dials.clear();
+            p.logins.clear();
+        }
+        let shared = self.nodes.iter().map(|n| n.wal.len()).min().unwrap_or(0);
+        let together = self.nodes.iter().all(|n| n.common(&self.nodes[0]) >= shared);
+        let quiet = self.nodes.iter().all(|n| n.waits.is_empty() && n.wal.len() == shared);
+        if together && quiet {
+            self.safe = 0;
+            for n in &mut self.nodes {
+                n.dropped += n.wal.len();
+                n.wal.clear();
+            }
+        }
+    }
+
     // ---- the operator ------------------------------------------------------------------------------------------
 
     /// No standby follows anybody any more: what is acknowledged from now on is acknowledged by the next primary.
@@ -116,7 +135,7 @@ impl Inner {
         }
         n.in_recovery = false;
         n.timeline += 1;
-        n.replayed = Some(n.wal.len());
+        n.replayed = Some(n.dropped + n.wal.len());
         n.count_on();
         n.cools(now);
         let timeline = n.timeline;
@@ -288,7 +307,7 @@ impl Inner {
         self.down_processes(node, Power::Starting);
         let n = &mut self.nodes[node];
         n.lose_unflushed();
-        n.replayed = Some(n.wal.len());
+        n.replayed = Some(n.dropped + n.wal.len());
         self.start(node, takes);
     }
 

@@ -13,6 +13,7 @@
 mod backend;
 pub mod check;
 mod cluster;
+pub mod endless;
 pub mod fleet;
 pub mod net;
 mod node;

@@ -98,6 +98,8 @@ pub(crate) struct Node {
     /// `pg_last_wal_replay_lsn()` as an index into the history; `None` on a primary that was cleanly started.
     pub(crate) replayed: Option<usize>,
     pub(crate) wal: Vec<Entry>,
+    /// Entries before these, which nobody needs any more.
+    pub(crate) dropped: usize,
     /// Whom a standby follows.
     pub(crate) upstream: Option<usize>,
     /// Counts the standby's replication links: what an older one carried doesn't arrive.
@@ -131,6 +133,7 @@ impl Node {
             started: WALL - 3_600_000_000 * i64::try_from(index + 1).unwrap_or(1),
             replayed: None,
             wal: Vec::new(),
+            dropped: 0,
             upstream: (index > 0).then_some(0),
             link: 0,
             waits: Vec::new(),
@@ -181,6 +184,11 @@ impl Node {
         let Some(core) = self.cores.iter_mut().min() else { return now };
         *core = (*core).max(now) + cost;
         *core
+    }
+
+    /// When the first of its cores is free.
+    pub(crate) fn free_at(&self) -> u64 {
+        self.cores.iter().min().copied().unwrap_or(0)
     }
 
     /// Work that was queued is gone with the processes.

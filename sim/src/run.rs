@@ -250,7 +250,12 @@ async fn ask_again(connectors: &[Connector], ledger: &Ledger) {
     }
 }
 
-fn connector(world: &Arc<World>, process: usize, tuning: fn(&mut Tuning), rng: &mut StdRng) -> Connector {
+pub(crate) fn connector(
+    world: &Arc<World>,
+    process: usize,
+    tuning: fn(&mut Tuning),
+    rng: &mut StdRng,
+) -> Connector {
     let names = "postgresql://app@db-0,db-1,db-2/orders?target_session_attrs=read-write&sslmode=disable";
     let builder = Connector::builder(names)
         .config(|c| c.environment(Environment::empty()).tuning(tuning))

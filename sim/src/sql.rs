@@ -240,8 +240,10 @@ pub(crate) fn value(e: Expr, asked: &Asked<'_>) -> Result<Option<String>, ()> {
         Expr::Timeline => (!node.in_recovery).then(|| format!("{:08X}", node.timeline)),
         Expr::System => Some("7400000000000000001".to_owned()),
         Expr::Start => Some(node.started.to_string()),
-        Expr::Replay => if node.in_recovery { Some(node.wal.len()) } else { node.replayed }.map(lsn),
-        Expr::Insert => Some(lsn(node.wal.len())),
+        Expr::Replay => {
+            if node.in_recovery { Some(node.dropped + node.wal.len()) } else { node.replayed }.map(lsn)
+        }
+        Expr::Insert => Some(lsn(node.dropped + node.wal.len())),
         Expr::HasTable => boolean(asked.marks == Marks::Table),
         Expr::HasNumbers => boolean(asked.marks == Marks::Numbers),
         Expr::Xid => asked.xid.map(|x| x.to_string()),
