@@ -29,6 +29,7 @@ test: setup
 # The simulation at length.
 proof:
 	SEEDS=$(SEEDS) $(CARGO) test -p pgfollow-sim --test seeds -- --nocapture
+	FAILOVERS=1000 $(CARGO) test -p pgfollow-sim --test thousand -- --nocapture
 
 setup:
 	@tests/setup.sh

@@ -1,5 +1,6 @@
 //! The server's side of one connection: startup, simple and extended protocol, transactions, the wait of a commit.
 
+pub(crate) mod marks;
 mod statement;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -42,6 +43,8 @@ pub(crate) struct Backend {
     failed: bool,
     read_only: bool,
     writes: Vec<Write>,
+    /// Its transaction's number, once it has written.
+    xid: Option<u64>,
     /// Since when a statement waits for another transaction's row.
     blocked: Option<u64>,
     statements: BTreeMap<String, String>,
@@ -74,12 +77,14 @@ impl Backend {
         wire::error(&mut self.out, "ERROR", code, text);
         self.failed = self.block;
         self.writes.clear();
+        self.xid = None;
         self.todo.clear();
     }
 
     fn end_block(&mut self) {
         (self.block, self.failed, self.read_only) = (false, false, false);
         self.writes.clear();
+        self.xid = None;
     }
 
     /// Whether the commit of this backend waits for a standby.
@@ -281,6 +286,9 @@ impl Inner {
         let (now, refused) = (self.now, self.refuses(node));
         let process = self.conns.get(&id).map_or(0, |c| c.process);
         self.processes[process].logins.push((now, node, monitor));
+        if let Some(dial) = self.processes[process].dials.get_mut(&id) {
+            dial.monitor = Some(monitor);
+        }
         let n = &mut self.nodes[node];
         n.pids += 1;
         let (pid, told) = (n.pids, (n.in_recovery, n.fenced));
@@ -366,7 +374,7 @@ impl Inner {
     fn commit(&mut self, id: ConnId, tag: Option<&'static str>) -> bool {
         let Some(node) = self.conns.get(&id).map(|c| c.node) else { return true };
         let Some(b) = self.backend(id) else { return true };
-        let (writes, seen) = (std::mem::take(&mut b.writes), b.seen);
+        let (writes, seen, xid) = (std::mem::take(&mut b.writes), b.seen, b.xid);
         b.end_block();
         let mut waits = false;
         if !writes.is_empty() {
@@ -376,9 +384,11 @@ impl Inner {
                 Write::Token(t, _) if waits => Some(t.to_string()),
                 _ => None,
             });
-            let lsn = self.append(node, writes);
+            let lsn = self.append(node, writes, xid);
             if let Some(b) = self.backend(id) {
                 b.holds = token;
+                // Under way until it is told.
+                b.xid = xid.filter(|_| waits);
             }
             if waits {
                 self.nodes[node].waits.push((lsn, id));
@@ -397,7 +407,7 @@ impl Inner {
     pub(crate) fn released(&mut self, id: ConnId) {
         let Some(b) = self.backend(id) else { return };
         let Some(tag) = b.waiting.take() else { return };
-        b.holds = None;
+        (b.holds, b.xid) = (None, None);
         match tag {
             Some(tag) => {
                 wire::complete(&mut b.out, tag);

@@ -2,7 +2,7 @@
 
 use crate::node::{Entry, Power, WALL, Write};
 use crate::wire;
-use crate::world::{ConnId, Event, Inner, Process};
+use crate::world::{ConnId, Event, Inner, Truth};
 
 /// How long the kernels of both ends bear silence (`tcp_user_timeout` and keepalives 3/2/3 on both sides).
 const KERNEL_PATIENCE: u64 = 9_000_000;
@@ -11,9 +11,9 @@ impl Inner {
     // ---- history -----------------------------------------------------------------------------------------------
 
     /// Commits on a primary. Returns the length of its history with them.
-    pub(crate) fn append(&mut self, node: usize, writes: Vec<Write>) -> usize {
+    pub(crate) fn append(&mut self, node: usize, writes: Vec<Write>, xid: Option<u64>) -> usize {
         self.next_entry += 1;
-        let entry = Entry { id: self.next_entry, writes: writes.into() };
+        let entry = Entry { id: self.next_entry, xid, writes: writes.into() };
         for row in entry.rows() {
             *self.truth.committed.entry(row).or_default() += 1;
         }
@@ -27,7 +27,7 @@ impl Inner {
 
     /// Sends the history to the standbys that follow.
     fn ship(&mut self, from: usize) {
-        let upto = self.nodes[from].wal.len();
+        let upto = self.nodes[from].flushed();
         for to in 0..self.nodes.len() {
             if self.nodes[to].upstream == Some(from) {
                 let range = self.model.replication_us;
@@ -74,6 +74,25 @@ impl Inner {
         }
     }
 
+    /// Forgets what only a judge needs, and the history that all servers share: a world may last.
+    pub(crate) fn forget(&mut self) {
+        self.truth = Truth::default();
+        for p in &mut self.processes {
+            p.dials.clear();
+            p.logins.clear();
+        }
+        let shared = self.nodes.iter().map(|n| n.wal.len()).min().unwrap_or(0);
+        let together = self.nodes.iter().all(|n| n.common(&self.nodes[0]) >= shared);
+        let quiet = self.nodes.iter().all(|n| n.waits.is_empty() && n.wal.len() == shared);
+        if together && quiet {
+            self.safe = 0;
+            for n in &mut self.nodes {
+                n.dropped += n.wal.len();
+                n.wal.clear();
+            }
+        }
+    }
+
     // ---- the operator ------------------------------------------------------------------------------------------
 
     /// No standby follows anybody any more: what is acknowledged from now on is acknowledged by the next primary.
@@ -116,7 +135,8 @@ impl Inner {
         }
         n.in_recovery = false;
         n.timeline += 1;
-        n.replayed = Some(n.wal.len());
+        n.replayed = Some(n.dropped + n.wal.len());
+        n.count_on();
         n.cools(now);
         let timeline = n.timeline;
         self.leader = node;
@@ -274,6 +294,7 @@ impl Inner {
         for id in self.sessions(node) {
             self.cut(id, true);
         }
+        self.nodes[node].lose_unflushed();
         self.down_processes(node, Power::Down);
     }
 
@@ -285,7 +306,8 @@ impl Inner {
         self.end_sessions(node, "57P02", text, false);
         self.down_processes(node, Power::Starting);
         let n = &mut self.nodes[node];
-        n.replayed = Some(n.wal.len());
+        n.lose_unflushed();
+        n.replayed = Some(n.dropped + n.wal.len());
         self.start(node, takes);
     }
 
@@ -297,6 +319,7 @@ impl Inner {
             c.server = None;
         }
         self.down_processes(node, Power::Off);
+        self.nodes[node].lose_unflushed();
         self.mind_silence();
     }
 
@@ -407,21 +430,5 @@ impl Inner {
     fn say_fault(&mut self, text: std::fmt::Arguments<'_>) {
         let now = self.now;
         self.log.line(now, text);
-    }
-}
-
-impl Process {
-    /// The most startup packets that reached one server in any window of that length, in microseconds.
-    pub(crate) fn most_logins(&self, window: u64, monitor: bool) -> usize {
-        let mut most = 0;
-        let nodes = self.logins.iter().map(|l| l.1).max().unwrap_or(0);
-        for node in 0..=nodes {
-            let at: Vec<u64> =
-                self.logins.iter().filter(|l| l.1 == node && l.2 == monitor).map(|l| l.0).collect();
-            for (i, first) in at.iter().enumerate() {
-                most = most.max(at[i..].iter().take_while(|t| **t < first + window).count());
-            }
-        }
-        most
     }
 }

@@ -4,6 +4,7 @@
 //! one row a second under a deadline of its own. The node's capacity is the model's: logins and statements take their
 //! turns on its processors, more slowly while it is cold, and a login that nobody waits for any more costs all the same.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,9 +25,10 @@ use crate::world::{Model, World};
 pub enum Pace {
     /// Through the library, with its defaults.
     On,
-    /// Through the library, with no limit to the connect rate and no jitter.
+    /// Through the library, with the highest connect rate that it takes and no jitter. Two logins at once to a host,
+    /// and slower where it suffers: that stays, and nobody can switch it off.
     Off,
-    /// Through the driver alone: the hosts in turn, five seconds each, again after 100 ms.
+    /// Without any pace or jitter, through the driver alone: the hosts in turn, five seconds each, again after 100 ms.
     Plain,
 }
 
@@ -84,7 +86,7 @@ pub struct Curve {
     pub tenths: Vec<Tenth>,
     /// From the promotion until every worker has written; `None` if some never did.
     pub back: Option<Duration>,
-    /// What the node needs for one login of each session, if they come one behind the other.
+    /// What the node needs if one session comes behind the other, each to write once a second from then on.
     pub ideal: Duration,
     /// How often a worker that was back lost its session again.
     pub relapses: u32,
@@ -189,13 +191,30 @@ fn curve(fleet: &Fleet, world: &World, seen: &Seen, promoted: Duration) -> Curve
     Curve { tenths, back, ideal: ideal(fleet), relapses: seen.relapses }
 }
 
+/// The sessions one behind the other, as the processors come free: a login, its set-up, and a write a second from then on.
 fn ideal(fleet: &Fleet) -> Duration {
-    let mut node = Node::new(1, &fleet.model);
+    let model = &fleet.model;
+    let mut node = Node::new(1, model);
     node.power = Power::Up;
     node.cools(0);
-    let logins =
-        (0..fleet.instances * fleet.sessions).map(|_| node.work(fleet.model.login_us, 0, &fleet.model));
-    Duration::from_micros(logins.max().unwrap_or(0))
+    let mut writes: BTreeSet<(u64, usize)> = BTreeSet::new();
+    let mut last = 0;
+    for session in 0..fleet.instances * fleet.sessions {
+        let mut now = node.free_at();
+        while let Some((due, who)) = writes.pop_first() {
+            if due > now {
+                writes.insert((due, who));
+                break;
+            }
+            let done = node.work(model.statement_us, now, model);
+            writes.insert((done + 1_000_000, who));
+            now = node.free_at();
+        }
+        let done = node.work(model.login_us + 2 * model.statement_us, now, model);
+        writes.insert((done + 1_000_000, session));
+        last = last.max(done);
+    }
+    Duration::from_micros(last)
 }
 
 /// How a worker comes by a session.

@@ -13,17 +13,19 @@
 mod backend;
 pub mod check;
 mod cluster;
+pub mod endless;
 pub mod fleet;
 pub mod net;
 mod node;
 mod run;
 pub mod script;
+pub mod service;
 mod sql;
 mod wire;
 pub mod workload;
 mod world;
 
 pub use check::{Bounds, Broken, Counts};
-pub use run::{MakeService, Options, PATIENCE, Report, in_simulated_time, run, sessions};
+pub use run::{Drawn, MakeService, Options, PATIENCE, Report, in_simulated_time, run, sessions};
 pub use script::Story;
-pub use world::{Model, World};
+pub use world::{Marks, Model, World};

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::backend::Backend;
 use crate::node::Power;
-use crate::world::{ConnId, Event, Inner, World};
+use crate::world::{ConnId, Dialled, Event, Inner, World};
 
 /// How a stream ended for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +147,7 @@ impl SimDial {
             let id = w.new_conn(process, node);
             let now = w.now;
             w.log.line(now, format_args!("p{process} dials db-{node}: #{id}"));
+            w.processes[process].dials.insert(id, Dialled { at: now, monitor: None });
             w.up(id, Event::Syn { conn: id });
             Some(id)
         });

@@ -8,6 +8,9 @@ use crate::world::{ConnId, Event, Model};
 /// The servers' wall clock when a run begins, in microseconds.
 pub(crate) const WALL: i64 = 1_767_225_600_000_000;
 
+/// The first transaction's number.
+pub(crate) const FIRST_XID: u64 = 700;
+
 /// What of a host is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
@@ -36,6 +39,8 @@ pub(crate) enum Write {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
+    /// The transaction's number, where the model counts them. An entry without writes is the one that took it.
+    pub(crate) xid: Option<u64>,
     pub(crate) writes: Arc<[Write]>,
 }
 
@@ -93,6 +98,8 @@ pub(crate) struct Node {
     /// `pg_last_wal_replay_lsn()` as an index into the history; `None` on a primary that was cleanly started.
     pub(crate) replayed: Option<usize>,
     pub(crate) wal: Vec<Entry>,
+    /// Entries before these, which nobody needs any more.
+    pub(crate) dropped: usize,
     /// Whom a standby follows.
     pub(crate) upstream: Option<usize>,
     /// Counts the standby's replication links: what an older one carried doesn't arrive.
@@ -103,6 +110,8 @@ pub(crate) struct Node {
     pub(crate) isolated: bool,
     pub(crate) trap: Option<Trap>,
     pub(crate) pids: i32,
+    /// The next transaction's number.
+    pub(crate) next_xid: u64,
     /// When each core is free.
     cores: Vec<u64>,
     cold_from: u64,
@@ -124,12 +133,14 @@ impl Node {
             started: WALL - 3_600_000_000 * i64::try_from(index + 1).unwrap_or(1),
             replayed: None,
             wal: Vec::new(),
+            dropped: 0,
             upstream: (index > 0).then_some(0),
             link: 0,
             waits: Vec::new(),
             isolated: false,
             trap: None,
             pids: 0,
+            next_xid: FIRST_XID,
             cores: vec![0; model.cores],
             cold_from: u64::MAX,
         }
@@ -173,6 +184,11 @@ impl Node {
         let Some(core) = self.cores.iter_mut().min() else { return now };
         *core = (*core).max(now) + cost;
         *core
+    }
+
+    /// When the first of its cores is free.
+    pub(crate) fn free_at(&self) -> u64 {
+        self.cores.iter().min().copied().unwrap_or(0)
     }
 
     /// Work that was queued is gone with the processes.

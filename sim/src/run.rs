@@ -1,10 +1,12 @@
 //! One run: a world, its clients, its stories, and the verdict.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use pgfollow::{Connector, Environment, clock};
+use pgfollow::config::Tuning;
+use pgfollow::{Class, Connector, Environment, Token, clock};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -13,8 +15,9 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::check::{self, Bounds, Broken, Counts};
 use crate::net::{SimDial, SimResolve};
 use crate::script::{Story, Teller};
-use crate::workload::{Ledger, Service, Sessions, Worker};
-use crate::world::{Model, World};
+use crate::service;
+use crate::workload::{Ledger, Service, Sessions, Told, Try, Worker};
+use crate::world::{Marks, Model, World};
 
 /// How a process's clients work: given its connector, how long they wait, the world, and the process's number.
 pub type MakeService = fn(Connector, &Arc<World>, usize) -> Arc<dyn Service>;
@@ -26,8 +29,12 @@ pub struct Options {
     pub keep_log: bool,
     /// Only these stories.
     pub stories: Vec<Story>,
-    /// How clients work.
-    pub service: MakeService,
+    /// How clients work; drawn where `None`.
+    pub service: Option<MakeService>,
+    /// What outcome checks can go by; drawn where `None`.
+    pub marks: Option<Marks>,
+    /// Changes the library's constants.
+    pub tuning: fn(&mut Tuning),
     /// Synchronous replication; drawn where `None`.
     pub sync: Option<bool>,
     /// What is allowed.
@@ -41,7 +48,9 @@ impl Default for Options {
         Self {
             keep_log: false,
             stories: Story::ALL.to_vec(),
-            service: sessions,
+            service: None,
+            marks: None,
+            tuning: |_| {},
             sync: None,
             bounds: Bounds::default(),
             workers: 2,
@@ -57,11 +66,48 @@ pub fn sessions(connector: Connector, _: &Arc<World>, _: usize) -> Arc<dyn Servi
     Arc::new(Sessions { connector, patience: PATIENCE })
 }
 
+/// How the clients of a run work.
+#[derive(Clone, Copy)]
+pub struct Drawn {
+    /// Its name.
+    pub name: &'static str,
+    make: MakeService,
+    /// What their outcome checks can go by.
+    pub marks: Marks,
+}
+
+impl Drawn {
+    /// Draws what isn't given.
+    fn from(options: &Options, rng: &mut StdRng) -> Self {
+        let (name, make): (_, MakeService) = match rng.random_range(0..10) {
+            0..3 => ("sessions", sessions),
+            3..6 => ("pool", service::pooled),
+            6..9 => ("run", service::runs),
+            _ => ("run_once", service::runs_once),
+        };
+        let marks = match rng.random_range(0..10) {
+            0..7 => Marks::Table,
+            7..9 => Marks::Numbers,
+            _ => Marks::Neither,
+        };
+        let (name, make) = options.service.map_or((name, make), |given| ("given", given));
+        Self { name, make, marks: options.marks.unwrap_or(marks) }
+    }
+}
+
+impl fmt::Debug for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?})", self.name, self.marks)
+    }
+}
+
 /// A run's end.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The seed that gives it again.
     pub seed: u64,
+    /// How its clients worked.
+    pub drawn: Drawn,
     /// What went wrong in it.
     pub stories: Vec<Story>,
     /// The rules that were broken.
@@ -99,7 +145,10 @@ async fn live(seed: u64, options: &Options) -> Report {
     // No run begins at the zero of the clock, as no process does for long.
     tokio::time::advance(Duration::from_secs(10)).await;
     let mut rng = StdRng::seed_from_u64(seed);
+    // Of its own, so that a seed keeps its world and its stories.
+    let drawn = Drawn::from(options, &mut StdRng::seed_from_u64(seed ^ 0x5e41_1ce5));
     let model = Model {
+        marks: drawn.marks,
         processes: rng.random_range(1..=2),
         sync: options.sync.unwrap_or_else(|| rng.random_bool(0.7)),
         ..Model::default()
@@ -111,10 +160,14 @@ async fn live(seed: u64, options: &Options) -> Report {
     let stop = Arc::new(AtomicBool::new(false));
     let ledger = Ledger::default();
     let mut workers = Vec::new();
+    let (mut services, mut connectors) = (Vec::new(), Vec::new());
     for process in 0..processes {
-        let connector = connector(&world, process, &mut rng);
+        let connector = connector(&world, process, options.tuning, &mut rng);
         watch(&world, process, &connector);
-        let service = (options.service)(connector, &world, process);
+        connectors.push(connector.clone());
+        let service = (drawn.make)(connector, &world, process);
+        let scarce = service.sessions().is_some_and(|n| n < options.workers);
+        services.push(Arc::clone(&service));
         for k in 0..options.workers {
             let worker = Worker {
                 world: Arc::clone(&world),
@@ -122,6 +175,7 @@ async fn live(seed: u64, options: &Options) -> Report {
                 process,
                 worker: process * options.workers + k,
                 rng: StdRng::seed_from_u64(rng.random()),
+                scarce,
                 think_ms: (50, 400),
                 ledger: Arc::clone(&ledger),
             };
@@ -151,6 +205,12 @@ async fn live(seed: u64, options: &Options) -> Report {
             broken.push(Broken::Left("a worker that doesn't end".to_owned()));
         }
     }
+    let asked = world.with(|w| w.truth.asked.len());
+    ask_again(&connectors, &ledger).await;
+    for service in services {
+        broken.extend(service.close().await.into_iter().map(Broken::Left));
+    }
+    drop(connectors);
     // Everything was let go of: what the library still does it must bring to an end by itself.
     tokio::time::sleep(Duration::from_secs(30)).await;
     let pipes = world.with(|w| w.open_pipes());
@@ -164,17 +224,41 @@ async fn live(seed: u64, options: &Options) -> Report {
     }
     let lasted = world.elapsed();
     let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    let (more, counts) = check::judge(&world, &ledger, healed, calm, &options.bounds);
+    let (more, mut counts) = check::judge(&world, &ledger, healed, calm, &options.bounds);
     broken.extend(more);
+    counts.asked = asked;
     world.end();
     let (sum, log) = world.with(|w| (w.log.sum, std::mem::take(&mut w.log.lines)));
-    Report { seed, stories, broken, counts, sum, log, lasted }
+    Report { seed, drawn, stories, broken, counts, sum, log, lasted }
 }
 
-fn connector(world: &Arc<World>, process: usize, rng: &mut StdRng) -> Connector {
+/// Asks what became of every transaction that stayed unknown, from each process.
+async fn ask_again(connectors: &[Connector], ledger: &Ledger) {
+    let open: Vec<(usize, Token)> = {
+        let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = |t: &Try| match &t.told {
+            Some(Told::Error(e)) if e.class() == Class::UnknownOutcome => e.token().copied(),
+            _ => None,
+        };
+        ledger.iter().enumerate().filter_map(|(i, t)| Some((i, token(t)?))).collect()
+    };
+    for (number, token) in open {
+        for connector in connectors {
+            let Ok(outcome) = connector.check_outcome(&token, PATIENCE).await else { continue };
+            ledger.lock().unwrap_or_else(PoisonError::into_inner)[number].asked.push(outcome);
+        }
+    }
+}
+
+pub(crate) fn connector(
+    world: &Arc<World>,
+    process: usize,
+    tuning: fn(&mut Tuning),
+    rng: &mut StdRng,
+) -> Connector {
     let names = "postgresql://app@db-0,db-1,db-2/orders?target_session_attrs=read-write&sslmode=disable";
     let builder = Connector::builder(names)
-        .config(|c| c.environment(Environment::empty()))
+        .config(|c| c.environment(Environment::empty()).tuning(tuning))
         .resolver(Arc::new(SimResolve(Arc::clone(world))))
         .dial(Arc::new(SimDial::new(world, process)))
         .seed(rng.random());

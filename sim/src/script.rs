@@ -34,6 +34,8 @@ pub enum Story {
     SecondFailover,
     /// A standby is promoted while the primary lives and answers.
     SplitBrain,
+    /// The primary's way to the other servers is cut, not its clients': commits wait, and it is replaced meanwhile.
+    Isolated,
     /// The primary crashes and recovers in place.
     Crash,
     /// The answer to a COMMIT is lost, in one of several ways.
@@ -60,7 +62,7 @@ pub enum Story {
 
 impl Story {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Kill,
         Self::PowerOff,
         Self::Stop,
@@ -71,6 +73,7 @@ impl Story {
         Self::SlowPromotion,
         Self::SecondFailover,
         Self::SplitBrain,
+        Self::Isolated,
         Self::Crash,
         Self::LostReply,
         Self::AnyFrame,
@@ -173,6 +176,15 @@ impl Teller<'_> {
             Story::SplitBrain => {
                 self.fail_over(40, 130).await;
                 self.pause(100, 5_000).await;
+                self.bring_back(old);
+            }
+            Story::Isolated => {
+                self.act(|w| w.isolate(old, true));
+                self.pause(300, 4_000).await;
+                self.fail_over(40, 130).await;
+                self.pause(0, 8_000).await;
+                self.act(|w| w.isolate(old, false));
+                self.pause(0, 2_000).await;
                 self.bring_back(old);
             }
             Story::Crash => {

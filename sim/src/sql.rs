@@ -6,7 +6,9 @@
 use pgfollow_lab::wire::cut;
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::backend::marks;
 use crate::node::Node;
+use crate::world::Marks;
 
 /// A statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub(crate) enum Sql {
         state: char,
         check: bool,
     },
+    /// `SELECT pg_logical_emit_message(true, …)`: a write without a row.
+    Emit,
     /// Whether a backend of that number and start waits for a standby; `end`: if it doesn't, it is ended.
     Twin {
         pid: i32,
@@ -92,6 +96,7 @@ impl Sql {
                 let end = text.contains("pg_terminate_backend");
                 pid.zip(number(text)).map_or(Self::Unknown, |(pid, start)| Self::Twin { pid, start, end })
             }
+            "SELECT" if text.contains("pg_logical_emit_message(true") => Self::Emit,
             "SELECT" if text.contains("FROM writes") => number(text).map_or(Self::Unknown, Self::Look),
             "SELECT" if text.contains("fail(") => {
                 text.split('\'').nth(1).map_or(Self::Unknown, |code| Self::Fail(code.to_owned()))
@@ -110,7 +115,7 @@ impl Sql {
         let names: &[&str] = match self {
             Self::Ask(list) => return list.iter().map(|(_, name)| name.clone()).collect(),
             Self::Look(_) => &["id"],
-            Self::Fail(_) | Self::Sleep(_) => &["nothing"],
+            Self::Fail(_) | Self::Sleep(_) | Self::Emit => &["nothing"],
             Self::Token { check: true, .. } => &["state"],
             Self::Twin { end: false, .. } => &["waits"],
             Self::Twin { end: true, .. } => &["waits", "ended"],
@@ -157,17 +162,23 @@ pub(crate) enum Expr {
     Born,
     Pid,
     Sync,
+    HasTable,
+    HasNumbers,
+    Xid,
+    Insert,
+    Status(u64),
     Unknown,
 }
 
 impl Expr {
     /// By the function or setting that it mentions; the narrower ones first.
     fn read(e: &str) -> Self {
-        const MENTIONED: [(&str, Expr); 18] = [
-            ("c.relname = 'outcome'", Expr::Yes),
-            // Outcome checks by transaction number are not modelled.
-            ("bool_and(", Expr::No),
-            ("pg_logical_emit_message", Expr::No),
+        const MENTIONED: [(&str, Expr); 20] = [
+            ("c.relname = 'outcome'", Expr::HasTable),
+            ("bool_and(", Expr::HasNumbers),
+            ("pg_logical_emit_message", Expr::HasNumbers),
+            ("txid_current_if_assigned", Expr::Xid),
+            ("pg_current_wal_insert_lsn", Expr::Insert),
             ("'synchronous_commit'", Expr::No),
             ("'synchronous_standby_names'", Expr::Sync),
             ("has_function_privilege", Expr::Yes),
@@ -187,6 +198,10 @@ impl Expr {
         if e == "NULL" {
             return Self::Null;
         }
+        let number = |rest: &str| rest.split(')').next()?.parse().ok();
+        if let Some(xid) = e.split_once("txid_status(").and_then(|(_, rest)| number(rest)) {
+            return Self::Status(xid);
+        }
         let known = MENTIONED.iter().find(|(word, _)| e.contains(word)).map(|(_, known)| *known);
         let recovery = || if e.contains("pg_is_in_recovery") { Self::InRecovery } else { Self::Unknown };
         known.unwrap_or_else(recovery)
@@ -202,6 +217,15 @@ pub(crate) struct Asked<'a> {
     pub(crate) backend_start: i64,
     pub(crate) wall: i64,
     pub(crate) sync: bool,
+    pub(crate) marks: Marks,
+    /// Its transaction's number.
+    pub(crate) xid: Option<u64>,
+    /// Numbers of the transactions that are under way.
+    pub(crate) running: &'a [u64],
+}
+
+fn lsn(entries: usize) -> String {
+    format!("0/{:X}", 0x0300_0000 + 0x60 * entries)
 }
 
 /// What an expression gives; `Err` for one that isn't known.
@@ -217,9 +241,13 @@ pub(crate) fn value(e: Expr, asked: &Asked<'_>) -> Result<Option<String>, ()> {
         Expr::System => Some("7400000000000000001".to_owned()),
         Expr::Start => Some(node.started.to_string()),
         Expr::Replay => {
-            let at = if node.in_recovery { Some(node.wal.len()) } else { node.replayed };
-            at.map(|n| format!("0/{:X}", 0x0300_0000 + 0x60 * n))
+            if node.in_recovery { Some(node.dropped + node.wal.len()) } else { node.replayed }.map(lsn)
         }
+        Expr::Insert => Some(lsn(node.dropped + node.wal.len())),
+        Expr::HasTable => boolean(asked.marks == Marks::Table),
+        Expr::HasNumbers => boolean(asked.marks == Marks::Numbers),
+        Expr::Xid => asked.xid.map(|x| x.to_string()),
+        Expr::Status(xid) => Some(marks::status(node, xid, asked.running).ok_or(())?.to_owned()),
         Expr::MaxConnections => Some(asked.max_connections.to_string()),
         Expr::Monitors => Some(asked.monitors.to_string()),
         Expr::DefaultReadOnly => on(node.fenced),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgfollow::clock;
 use pgfollow::net::BoxFuture;
-use pgfollow::{Class, Connector, Deadline, Error, Session};
+use pgfollow::{Class, Connector, Deadline, Error, Outcome, Session};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -30,6 +30,8 @@ pub enum Kind {
     Sloppy,
     /// A block that only reads.
     ReadOnly,
+    /// A block that was to read only, and writes.
+    Forbidden,
     /// One statement under the caller's own deadline.
     Bounded,
     /// A block whose owner loses interest.
@@ -75,6 +77,26 @@ pub trait Service: Send + Sync {
     /// Whether a client with this answer does the same again: a right one only if it was certainly not done.
     fn again(&self, told: &Told) -> bool {
         matches!(told, Told::Error(e) if e.class() == Class::Transient)
+    }
+
+    /// Whether it does a job again by itself, with the same rows.
+    fn repeats(&self) -> bool {
+        false
+    }
+
+    /// The longest that it says a job can take.
+    fn longest(&self, _: &Job) -> Option<Duration> {
+        None
+    }
+
+    /// How many sessions it keeps at most, where it keeps any.
+    fn sessions(&self) -> Option<usize> {
+        None
+    }
+
+    /// Ends it. What is left then.
+    fn close(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(async { Vec::new() })
     }
 }
 
@@ -130,7 +152,7 @@ pub(crate) async fn perform(session: &mut Session, job: &Job) -> Result<Told, Er
             tx.commit().await?;
         }
         _ => {
-            let tx = session.transaction().await?;
+            let tx = session.build_transaction().read_only(job.kind == Kind::Forbidden).start().await?;
             for row in &job.rows {
                 if job.kind == Kind::Prepared {
                     tx.execute(INSERT, &[row]).await.map_err(|e| why.diagnose(e))?;
@@ -159,7 +181,7 @@ pub(crate) async fn perform(session: &mut Session, job: &Job) -> Result<Told, Er
     Ok(Told::Acknowledged)
 }
 
-const INSERT: &str = "INSERT INTO writes (id) VALUES ($1)";
+pub(crate) const INSERT: &str = "INSERT INTO writes (id) VALUES ($1)";
 
 pub(crate) fn insert(row: i64) -> String {
     format!("INSERT INTO writes (id) VALUES ({row})")
@@ -200,6 +222,16 @@ pub struct Try {
     pub ended: Option<Duration>,
     /// What the client was told.
     pub told: Option<Told>,
+    /// Its service does work again by itself.
+    pub repeats: bool,
+    /// How many sessions its service keeps, where it says so.
+    pub sessions: Option<usize>,
+    /// Its process has fewer sessions than workers.
+    pub scarce: bool,
+    /// The longest that its service says this can take.
+    pub longest: Option<Duration>,
+    /// What outcome checks said afterwards, where it stayed unknown.
+    pub asked: Vec<Outcome>,
 }
 
 /// All tries of a run.
@@ -212,6 +244,7 @@ pub(crate) struct Worker {
     pub(crate) process: usize,
     pub(crate) worker: usize,
     pub(crate) rng: StdRng,
+    pub(crate) scarce: bool,
     pub(crate) think_ms: (u64, u64),
     pub(crate) ledger: Ledger,
 }
@@ -251,6 +284,11 @@ impl Worker {
                     began: self.world.elapsed(),
                     ended: None,
                     told: None,
+                    repeats: self.service.repeats(),
+                    sessions: self.service.sessions(),
+                    scarce: self.scarce,
+                    longest: self.service.longest(&job),
+                    asked: Vec::new(),
                 });
                 ledger.len() - 1
             };
@@ -285,13 +323,14 @@ impl Worker {
             72..76 => Kind::Slow,
             76..80 => Kind::Undone,
             80..84 => Kind::Sloppy,
-            84..90 => Kind::ReadOnly,
+            84..88 => Kind::ReadOnly,
+            88..90 => Kind::Forbidden,
             90..95 => Kind::Bounded,
             _ => Kind::Abandoned,
         };
         let count = match kind {
             Kind::ReadOnly => 0,
-            Kind::Auto | Kind::AutoPrepared | Kind::Bounded => 1,
+            Kind::Auto | Kind::AutoPrepared | Kind::Bounded | Kind::Forbidden => 1,
             _ => self.rng.random_range(1..=2),
         };
         let most = if kind == Kind::Slow { 2_500 } else { 600 };

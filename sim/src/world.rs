@@ -4,7 +4,7 @@
 //! times. The library's side is real and runs on tokio's paused clock; what it touches ([`crate::net`]) only puts
 //! events into the queue. Everything is drawn from one seed, so a run can be repeated to the byte.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::backend::Backend;
 use crate::net::ClientEnd;
 use crate::node::{Node, Power};
+use crate::service::Wait;
 use crate::sql::Known;
 
 /// A connection's number.
@@ -25,6 +26,17 @@ pub(crate) type ConnId = u64;
 
 /// Longest wait of the driving task: it must also notice that the world has ended.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// By what transactions can be found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// The token table is installed.
+    Table,
+    /// Only their numbers can be asked for.
+    Numbers,
+    /// The role may see neither.
+    Neither,
+}
 
 /// The sizes of a world.
 #[derive(Clone, Debug)]
@@ -49,6 +61,8 @@ pub struct Model {
     pub cold_us: u64,
     /// `max_connections`.
     pub max_connections: u32,
+    /// What an outcome check can go by.
+    pub marks: Marks,
     /// One way between a process and a server: least and most, in microseconds.
     pub latency_us: (u64, u64),
     /// The same between servers.
@@ -71,6 +85,7 @@ impl Default for Model {
             cold_factor: 3,
             cold_us: 10_000_000,
             max_connections: 100,
+            marks: Marks::Table,
             latency_us: (100, 500),
             replication_us: (200, 1_500),
             stale_grace: Duration::ZERO,
@@ -114,6 +129,8 @@ pub(crate) struct Process {
     told: Vec<(u32, u64)>,
     /// Startup packets that reached a server, in order: when, which server, whether the monitor's.
     pub(crate) logins: Vec<(u64, usize, bool)>,
+    /// What it dialled.
+    pub(crate) dials: BTreeMap<ConnId, Dialled>,
 }
 
 impl Process {
@@ -180,6 +197,14 @@ impl Log {
     }
 }
 
+/// A login of a process, seen from its own side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dialled {
+    pub(crate) at: u64,
+    /// `None` until it has sent its startup packet: a cancel or a dial that came to nothing.
+    pub(crate) monitor: Option<bool>,
+}
+
 /// What the checker needs to know beside the clients' own reports.
 #[derive(Default)]
 pub(crate) struct Truth {
@@ -193,6 +218,10 @@ pub(crate) struct Truth {
     pub(crate) hits: Vec<u64>,
     /// Changes of the paths: when, which process, which server, whether packets get lost.
     pub(crate) blackouts: Vec<(u64, usize, usize, bool)>,
+    /// Tokens that a check has asked for.
+    pub(crate) asked: BTreeSet<String>,
+    /// Waits for a session.
+    pub(crate) waits: Vec<Wait>,
 }
 
 pub(crate) struct Inner {
@@ -304,6 +333,11 @@ impl World {
     pub(crate) fn note(&self, text: std::fmt::Arguments<'_>) {
         let at = micros(self.elapsed());
         self.lock().log.line(at, text);
+    }
+
+    /// Writes down a caller's wait.
+    pub(crate) fn waited(&self, wait: Wait) {
+        self.lock().truth.waits.push(wait);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

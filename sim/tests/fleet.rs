@@ -19,6 +19,18 @@ fn a_fleet_is_back_soon_after_the_cold_node_can_have_taken_it() {
     assert_eq!(curve.csv().lines().count(), 301);
 }
 
+/// The figures of docs/fleet.md.
+#[test]
+fn forty_times_twenty_are_back_without_a_relapse_and_without_pace_they_relapse() {
+    let fleet = |pace| Fleet { lasts: Duration::from_secs(20), ..Fleet::new(40, 20, pace, 1) };
+    let (paced, plain) = (fail_over(&fleet(Pace::On)), fail_over(&fleet(Pace::Plain)));
+    let back = paced.back.expect("everybody is back");
+    assert!(back <= paced.ideal.mul_f64(1.5), "{back:?}, the node alone needs {:?}", paced.ideal);
+    assert_eq!(paced.relapses, 0);
+    assert!(plain.relapses > 20, "{}", plain.relapses);
+    assert!(plain.back.is_none_or(|b| b > paced.ideal * 2), "{:?}", plain.back);
+}
+
 #[test]
 fn a_curve_can_be_drawn_again() {
     let fleet = Fleet { lasts: Duration::from_secs(10), ..Fleet::new(4, 5, Pace::On, 7) };

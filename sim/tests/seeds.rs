@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgfollow_sim::{Options, Report, Story, run};
+use pgfollow_sim::{Broken, Counts, Marks, Options, Report, Story, run, service};
 
 /// In the default run.
 const SEEDS: u64 = 1_000;
@@ -56,14 +56,18 @@ fn percentile(sorted: &[Duration], share: f64) -> Duration {
 #[expect(clippy::print_stdout, reason = "the figures of a run")]
 fn print(reports: &[Report], took: Duration) {
     let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
-    let most = |of: fn(&Report) -> usize| reports.iter().map(of).max().unwrap_or(0);
+    let most = |of: fn(&Report) -> (usize, usize)| {
+        let all = || reports.iter().map(of);
+        (all().map(|n| n.0).max().unwrap_or(0), all().map(|n| n.1).max().unwrap_or(0))
+    };
     let mut resumed: Vec<Duration> = reports.iter().flat_map(|r| r.counts.resumed.iter().copied()).collect();
     resumed.sort_unstable();
     let lasted: Duration = reports.iter().map(|r| r.lasted).sum();
     println!(
         "{} seeds, {} s simulated in {:.1} s: {} acknowledged, {} transient, {} permanent, {} unknown ({} of them done), \
          {} lost by asynchronous replication; service resumed after a promotion: median {:?}, 90 % {:?}, 99 % {:?}, \
-         worst {:?} of {}; logins in a second at one server: {} callers', {} a monitor's; longest job {:?}",
+         worst {:?} of {}; logins of one process in a second and in ten: {:?} callers', {:?} a monitor's; longest job {:?}, \
+         longest wait for a pool's session {:?}",
         reports.len(),
         lasted.as_secs(),
         took.as_secs_f64(),
@@ -81,7 +85,33 @@ fn print(reports: &[Report], took: Duration) {
         most(|r| r.counts.logins),
         most(|r| r.counts.monitor_logins),
         reports.iter().map(|r| r.counts.longest).max().unwrap_or_default(),
+        reports.iter().map(|r| r.counts.waited).max().unwrap_or_default(),
     );
+    for marks in [Marks::Table, Marks::Numbers, Marks::Neither] {
+        let of = |what: fn(&Counts) -> usize| {
+            reports.iter().filter(|r| r.drawn.marks == marks).map(|r| what(&r.counts)).sum::<usize>()
+        };
+        println!(
+            "  outcomes by {marks:?}: {} tokens asked for, {} left unknown after 30 s, {} more under shorter deadlines; \
+             {} still when all was well",
+            of(|c| c.asked),
+            of(|c| c.unsettled),
+            of(|c| c.unsettled_bounded),
+            of(|c| c.never_settled),
+        );
+    }
+    for name in ["sessions", "pool", "run", "run_once"] {
+        let of = |what: fn(&Counts) -> usize| {
+            reports.iter().filter(|r| r.drawn.name == name).map(|r| what(&r.counts)).sum::<usize>()
+        };
+        println!(
+            "  {name}: {} acknowledged, {} transient, {} permanent, {} unknown",
+            of(|c| c.acknowledged),
+            of(|c| c.transient),
+            of(|c| c.permanent),
+            of(|c| c.unknown),
+        );
+    }
     let mut slowest: Vec<&Report> = reports.iter().collect();
     slowest.sort_by_key(|r| std::cmp::Reverse(r.counts.resumed.iter().max().copied()));
     for r in slowest.iter().take(5) {
@@ -94,8 +124,9 @@ fn fail(report: &Report) -> ! {
     let again = run(report.seed, &Options { keep_log: true, ..options() });
     let broken: Vec<String> = again.broken.iter().map(|b| format!("  {b}")).collect();
     panic!(
-        "SEED={} ({:?}) broke:\n{}\n{}",
+        "SEED={} ({:?}, {:?}) broke:\n{}\n{}",
         report.seed,
+        report.drawn,
         report.stories,
         broken.join("\n"),
         again.log.join("\n"),
@@ -115,8 +146,10 @@ fn whatever_goes_wrong_nothing_is_lost_doubled_or_said_wrongly() {
     print(&reports, begin.elapsed());
     let bad: Vec<&Report> = reports.iter().filter(|r| !r.broken.is_empty()).collect();
     if let Some(first) = bad.first() {
-        let which: Vec<String> =
-            bad.iter().map(|r| format!("SEED={} {:?}: {}", r.seed, r.stories, r.broken[0])).collect();
+        let which: Vec<String> = bad
+            .iter()
+            .map(|r| format!("SEED={} {:?} {:?}: {}", r.seed, r.drawn, r.stories, r.broken[0]))
+            .collect();
         panic!(
             "{} of {} seeds broke a rule; SEED=n shows one\n{}\n(first: {})",
             bad.len(),
@@ -149,6 +182,18 @@ fn a_seed_gives_the_same_run_to_the_last_byte() {
                 |log: &[String]| log.iter().skip(from).take(20).cloned().collect::<Vec<_>>().join("\n");
             panic!("SEED={seed} differs at line {at:?}:\n{}\n---\n{}", part(&a.log), part(&b.log));
         }
+    }
+}
+
+#[test]
+fn a_crowd_on_a_small_pool_is_paced_and_bounded_in_its_queue_and_in_its_waits() {
+    let stories: Vec<Story> = Story::ALL.into_iter().filter(|s| *s != Story::Calm).collect();
+    let options = Options { stories, service: Some(service::pooled), workers: 20, ..Options::default() };
+    for report in all(0..30, &options) {
+        // Every worker must get through: a crowd that is shed fairly may take longer.
+        let broken: Vec<_> =
+            report.broken.iter().filter(|b| !matches!(b, Broken::TooLong(s) if s.starts_with('w'))).collect();
+        assert!(broken.is_empty(), "SEED={} {:?} {broken:?}", report.seed, report.stories);
     }
 }
 

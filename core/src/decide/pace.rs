@@ -3,8 +3,9 @@
 //!
 //! Decides which of the waiting logins may begin, and when to look again. [`crate::pace`] keeps their callers waiting.
 //! Rules: a token bucket (`max_connect_rate`, burst 2). A login that took over three times as long as that host's logins
-//! do in health, a full server (53300) and one that starts or stops (57P03) halve the rate (at least 1/s stays); each
-//! calm second adds one. The first login after a new primary was found waits for nothing. Logins that a walk makes beside
+//! do in health, a full server (53300) and one that starts or stops (57P03) halve the rate (at least 2/s stay); each
+//! calm second adds one, and so does each login that was quick: those left over by a storm shall not wait for seconds at
+//! a server that is well again. The first login after a new primary was found waits for nothing. Logins that a walk makes beside
 //! its first one are paid for afterwards: over any time, logins ≤ rate × seconds + burst + one walk's hosts a failover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,8 +21,9 @@ use crate::host::HostId;
 const HANDSHAKES: usize = 2;
 /// Logins that may begin at once after a pause.
 const BURST: f64 = 2.0;
-/// The rate is never halved below this, in logins a second.
-const FLOOR: f64 = 1.0;
+/// The rate is never halved below this, in logins a second. Two at once to a host is the real brake on a server that
+/// suffers: it slows us down just as much as it is slow. At one a second, 40 processes left a third of a cold node idle.
+const FLOOR: f64 = 2.0;
 /// A login this many times slower than in health shows a server that suffers.
 const SLOW: u32 = 3;
 /// Logins quicker than this are never called slow: nobody suffers, and a busy client machine looks the same.
@@ -194,7 +196,14 @@ impl Pace {
         let entry = self.hosts.entry(host).or_default();
         entry.under_way = entry.under_way.saturating_sub(1);
         let suffers = match how {
-            Ended::LoggedIn(took) => entry.learn(took),
+            Ended::LoggedIn(took) => {
+                let slow = entry.learn(took);
+                if took <= NOT_SLOW {
+                    self.fill(now);
+                    self.rate = (self.rate + 1.0).min(self.most);
+                }
+                slow
+            }
             Ended::Refused => true,
             Ended::Otherwise => false,
         };
@@ -378,9 +387,9 @@ mod tests {
         for i in 1..20 {
             refuse(&mut p, &mut rng, at(600 * i));
         }
-        assert!((rate(&p) - 1.0).abs() < 1e-9, "{}", rate(&p));
+        assert!((rate(&p) - 2.0).abs() < 1e-9, "{}", rate(&p));
         p.poll(at(600 * 19 + 3_000), &mut rng);
-        assert!((rate(&p) - 4.0).abs() < 1e-9, "{}", rate(&p));
+        assert!((rate(&p) - 5.0).abs() < 1e-9, "{}", rate(&p));
         p.poll(at(60_000), &mut rng);
         assert!((rate(&p) - 10.0).abs() < 1e-9, "{}", rate(&p));
     }
@@ -400,6 +409,19 @@ mod tests {
         assert!((p.rate() - 10.0).abs() < 1e-9, "20 ms is nobody's suffering");
         log_in(&mut p, &mut rng, 200, at(11_000));
         assert!((p.rate() - 5.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn who_is_left_over_by_a_storm_gets_in_as_soon_as_the_server_is_well() {
+        let (mut p, mut rng) = pace();
+        for i in 0..8 {
+            let t = p.ask(H, Price::Later);
+            p.poll(at(600 * i), &mut rng);
+            p.ended(t, Ended::Refused, at(600 * i));
+        }
+        assert!(p.rate() < 3.0, "{}", p.rate());
+        // At two a second, and one more each second, the last of ten would begin after 2.5 s.
+        assert_eq!(flood(&mut p, &mut rng, 10, 8, 4_300, 6_000), 10);
     }
 
     #[test]

@@ -46,8 +46,19 @@ impl Inner {
                 };
                 b.writes.push(Write::Row(row));
                 let seen = b.seen;
+                self.take_number(id, node);
                 self.stale_write(id, node, seen, "INSERT");
                 Did::Tag("INSERT 0 1")
+            }
+            Sql::Emit => {
+                if b.read_only || (!b.block && !writable) {
+                    b.fail("25006", "cannot execute pg_logical_emit_message() in a read-only transaction");
+                    return Did::Failed;
+                }
+                b.writes.push(Write::Touch);
+                self.take_number(id, node);
+                self.answer(id, describe, statement, Some(vec![Some(String::new())]));
+                Did::Tag("SELECT 1")
             }
             Sql::Look(row) => {
                 let found = self.nodes[node].wal.iter().any(|e| e.rows().any(|r| r == *row));
@@ -136,7 +147,9 @@ impl Inner {
             Some(_) => b.writes.push(Write::Touch),
             None => b.writes.push(Write::Token(name.into(), state)),
         }
+        self.take_number(id, node);
         if check {
+            self.truth.asked.insert(name.to_owned());
             self.answer(id, true, said, Some(vec![Some(known.unwrap_or(state).to_string())]));
         }
         Did::Tag("INSERT 0 1")
@@ -157,11 +170,13 @@ impl Inner {
 
     /// One of the library's own questions.
     fn ask(&mut self, id: ConnId, node: usize, list: &[(Expr, String)], describe: bool) -> Did {
-        let (pid, backend_start) = self.backend(id).map_or((0, 0), |b| (b.pid, b.born));
+        let me = self.backend(id).map_or((0, 0, None), |b| (b.pid, b.born, b.xid));
+        let (pid, backend_start, xid) = me;
         let monitors = || {
             let of = |c: &&crate::world::Conn| c.node == node && c.server.as_ref().is_some_and(|b| b.monitor);
             self.conns.values().filter(of).count()
         };
+        let running = self.running(node);
         let n = &self.nodes[node];
         let max = self.model.max_connections;
         let mut asked = Asked {
@@ -172,6 +187,9 @@ impl Inner {
             backend_start,
             wall: self.wall(),
             sync: self.model.sync,
+            marks: self.model.marks,
+            xid,
+            running: &running,
         };
         let value = |(e, _): &(Expr, String)| {
             if *e == Expr::Monitors {
