@@ -42,6 +42,11 @@ impl Kind {
     pub(crate) fn application(self) -> String {
         format!("drill-{}", self.name())
     }
+
+    /// Whether a session of that name is one of its own: pgfollow's monitor is.
+    pub(crate) fn owns(self, application: &str) -> bool {
+        application == self.application() || self == Self::Pgfollow && application == "pgfollow monitor"
+    }
 }
 
 #[derive(clap::Args)]
@@ -50,6 +55,9 @@ pub(crate) struct Args {
     client: Kind,
     #[arg(long)]
     workers: u16,
+    /// The number of its first worker.
+    #[arg(long, default_value_t = 0)]
+    first_worker: i32,
     #[arg(long)]
     rate: u16,
 }
@@ -71,10 +79,10 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         return ExitCode::from(crate::exit::USAGE);
     };
     let made = match args.client {
-        Kind::Pgfollow => match ours::pool(&conninfo, usize::from(args.workers)) {
+        Kind::Pgfollow => match ours::pool(&conninfo, &ours::options(), usize::from(args.workers)) {
             Ok(pool) => {
                 work(&args, || Ours(pool.clone())).await;
-                print_line(&Told::Causes { causes_ms: ours::causes(&pool) });
+                print_line(&Told::Causes { causes_ms: ours::causes(&pool).await });
                 Ok(())
             }
             Err(e) => Err(e.to_string()),
@@ -106,7 +114,8 @@ async fn work<W: Writer>(args: &Args, mut make: impl FnMut() -> W) {
             // Spread over the period, as requests are.
             let first = tokio::time::Instant::now() + period * u32::from(n) / u32::from(args.workers);
             let (writer, stop, tell) = (make(), stop.clone(), tell.clone());
-            tokio::spawn(worker(writer, args.client.name(), i32::from(n), first, period, stop, tell))
+            let number = args.first_worker + i32::from(n);
+            tokio::spawn(worker(writer, args.client.name(), number, first, period, stop, tell))
         })
         .collect();
     drop(tell);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use pgfollow_lab::{Cluster, LabError, Prober, StopMode, monotonic_ns, wait_for_async};
+use pgfollow_lab::{Cluster, LabError, Prober, Slowed, StopMode, monotonic_ns, wait_for_async};
 
 /// What happens to the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -104,8 +104,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest until a standby follows a new primary. The lab may have to rewind it first, or to copy it anew.
 const REJOIN: Duration = Duration::from_secs(40);
 
-/// Makes the fault and all its promotions.
-pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promotion>, LabError> {
+/// Makes the fault and all its promotions. The last new primary is slow from just before its promotion for as long as
+/// what is returned lives.
+pub(crate) async fn inject(
+    fault: Fault,
+    cluster: &Cluster,
+    slow_node: Option<u8>,
+) -> Result<(Vec<Promotion>, Option<Slowed>), LabError> {
     // Opened before the fault: they hold a session on what will be primary.
     let first = Prober::start(cluster, 1).await?;
     let second = match fault {
@@ -130,6 +135,7 @@ pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promot
         _ => 0,
     };
     sleep_until(at, Duration::from_secs(pause)).await;
+    let mut slowed = slow_node.map(|percent| cluster.slow_down(1, percent)).transpose()?;
     let mut done = vec![promote(cluster, 1, at, &first).await?];
     if let Some(second) = second {
         let ready = done[0].ready;
@@ -137,9 +143,10 @@ pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promot
         sleep_until(ready, Duration::from_secs(5)).await;
         let at = monotonic_ns();
         cluster.node(1).kill().await?;
+        slowed = slow_node.map(|percent| cluster.slow_down(2, percent)).transpose()?;
         done.push(promote(cluster, 2, at, &second).await?);
     }
-    Ok(done)
+    Ok((done, slowed))
 }
 
 async fn promote(cluster: &Cluster, node: usize, fault: u64, prober: &Prober) -> Result<Promotion, LabError> {
