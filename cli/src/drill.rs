@@ -91,9 +91,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
     #[arg(conflicts_with = "dsn")]
     slow_node: Option<u8>,
-    /// An option of pgfollow's client alone, such as max_connect_rate=100000 (may be repeated)
-    #[arg(long = "option", value_name = "KEYWORD=VALUE")]
-    options: Vec<String>,
+    /// Let pgfollow's client log in as fast as it wants: no max_connect_rate, no bound on logins at once
+    #[arg(long)]
+    no_pace: bool,
     /// What the first success through pgfollow may take once the new primary accepts writes [default: 250ms;
     /// 1500ms for split-brain, where it also bounds writes to the old primary]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = units::duration)]
@@ -111,9 +111,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    if let Err(e) = ours::check(&args.options) {
-        return output::unusable(&e);
-    }
     if let Err(e) = args.fleet().check() {
         output::complain(e);
         return ExitCode::from(exit::USAGE);
@@ -190,7 +187,7 @@ impl Args {
             plain_wait: self.plain_wait,
             instances: self.instances,
             slow_node: self.slow_node,
-            options: self.options.clone(),
+            pace: !self.no_pace,
         }
     }
 

@@ -60,6 +60,8 @@ pub(crate) struct Args {
     first_worker: i32,
     #[arg(long)]
     rate: u16,
+    #[arg(long)]
+    no_pace: bool,
 }
 
 /// One way to write.
@@ -79,7 +81,7 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         return ExitCode::from(crate::exit::USAGE);
     };
     let made = match args.client {
-        Kind::Pgfollow => match ours::pool(&conninfo, &ours::options(), usize::from(args.workers)) {
+        Kind::Pgfollow => match ours::pool(&conninfo, !args.no_pace, usize::from(args.workers)) {
             Ok(pool) => {
                 work(&args, || Ours(pool.clone())).await;
                 print_line(&Told::Causes { causes_ms: ours::causes(&pool).await });

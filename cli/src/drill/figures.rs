@@ -213,7 +213,7 @@ mod tests {
             plain_wait: Duration::ZERO,
             instances,
             slow_node: None,
-            options: Vec::new(),
+            pace: true,
         }
     }
     fn of(fault: Fault, sync: bool, calls: Vec<Call>, present: &[(i32, i64, i64)]) -> Figures {

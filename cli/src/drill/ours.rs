@@ -1,9 +1,10 @@
-//! The service through pgfollow: one pool, as large as there are workers, default settings otherwise, unless the user
-//! wants some of them changed (`--option`).
+//! The service through pgfollow: one pool, as large as there are workers, default settings otherwise, unless it is
+//! to go without pace (`--no-pace`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pgfollow::config::Tuning;
 use pgfollow::{Connector, Error, Pool};
 use pgfollow_lab::wait_for;
 
@@ -14,35 +15,21 @@ use super::record::CallError;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Until an outage is closed, once nobody asks for anything any more: its causes may change until then.
 const CLOSED: Duration = Duration::from_secs(4);
-/// The environment variable with the user's options, one a line: no argument, for one may be a secret.
-pub(crate) const OPTIONS: &str = "DRILL_OPTIONS";
 
 /// A connector to whatever host takes writes.
-pub(crate) fn connector(conninfo: &str, options: &[String]) -> Result<Connector, Error> {
+pub(crate) fn connector(conninfo: &str, pace: bool) -> Result<Connector, Error> {
     let mut builder = Connector::builder(conninfo)
         .set("target_session_attrs", "read-write")
         .set("application_name", Kind::Pgfollow.application());
-    for option in options {
-        let (keyword, value) = option.split_once('=').unwrap_or((option, ""));
-        builder = builder.set(keyword, value);
+    if !pace {
+        let all_at_once = |t: &mut Tuning| t.handshakes = usize::MAX;
+        builder = builder.set("max_connect_rate", "100000").config(|c| c.tuning(all_at_once));
     }
     builder.build()
 }
 
-/// # Errors
-/// An option that can't be used.
-pub(crate) fn check(options: &[String]) -> Result<(), Error> {
-    if options.is_empty() { Ok(()) } else { connector("host=localhost user=nobody", options).map(drop) }
-}
-
-/// The user's options as a client process gets them.
-pub(crate) fn options() -> Vec<String> {
-    let lines = std::env::var(OPTIONS).unwrap_or_default();
-    lines.lines().map(str::to_owned).collect()
-}
-
-pub(crate) fn pool(conninfo: &str, options: &[String], size: usize) -> Result<Pool, Error> {
-    connector(conninfo, options)?.pool_with(|o| o.max_conns(size))
+pub(crate) fn pool(conninfo: &str, pace: bool, size: usize) -> Result<Pool, Error> {
+    connector(conninfo, pace)?.pool_with(|o| o.max_conns(size))
 }
 
 /// What each cause has of the outages that the library saw, in ms.

@@ -11,7 +11,6 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
 use super::client::Kind;
-use super::ours;
 use super::record::{CONNINFO, Call, CallResult, Told};
 use super::scene::Plan;
 
@@ -47,8 +46,8 @@ impl Client {
         command.args(["--workers", &workers.to_string(), "--rate", &rate.to_string()]);
         let first_worker = i32::from(instance) * i32::from(workers);
         command.args(["--first-worker", &first_worker.to_string()]);
-        if kind == Kind::Pgfollow {
-            command.env(ours::OPTIONS, plan.options.join("\n"));
+        if !plan.pace {
+            command.arg("--no-pace");
         }
         for (name, _) in std::env::vars_os() {
             if !surroundings && name.to_str().is_some_and(|n| n.starts_with("PG")) {

@@ -92,6 +92,7 @@ impl Report<'_> {
             "sync": self.seen.sync,
             "instances": self.plan.instances,
             "slow_node": self.plan.slow_node,
+            "pace": self.plan.pace,
             "ready_ms": round(self.ready_ms()),
             "budget_ms": round(self.budget.as_secs_f64() * 1e3),
             "verdict": self.verdict().name(),
@@ -188,11 +189,8 @@ impl Report<'_> {
         if let Some(percent) = self.plan.slow_node {
             line.push_str(&format!(" From its promotion on it ran for {percent} % of the time only."));
         }
-        if !self.plan.options.is_empty() {
-            // Keywords alone: a value may be a secret.
-            let keywords = self.plan.options.iter().map(|o| o.split('=').next().unwrap_or_default());
-            let keywords = keywords.collect::<Vec<_>>().join(", ");
-            line.push_str(&format!(" Set for pgfollow's client: {keywords}."));
+        if !self.plan.pace {
+            line.push_str(" pgfollow's client logged in without pace.");
         }
         if s.promotions.len() > 1 {
             line.push_str(" Figures are of the last promotion.");
@@ -381,7 +379,7 @@ mod tests {
             plain_wait: Duration::from_secs(20),
             instances: 8,
             slow_node: Some(5),
-            options: vec!["max_connect_rate=100000".to_owned()],
+            pace: false,
         };
         let kinds = if plain { &[Kind::Pgfollow, Kind::Plain][..] } else { &[Kind::Pgfollow] };
         let clients = kinds.iter().map(|&kind| ClientSeen {

@@ -35,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) instances: u16,
     /// For what percentage of the time the new primary may run.
     pub(crate) slow_node: Option<u8>,
-    /// Of pgfollow's client alone.
-    pub(crate) options: Vec<String>,
+    /// Whether pgfollow's client keeps its pace.
+    pub(crate) pace: bool,
 }
 
 impl Plan {

@@ -57,7 +57,7 @@ impl Yours {
     /// # Errors
     /// A string that can't be used.
     pub(crate) fn new(conninfo: &str, trigger: &str, patience: Duration) -> Result<Self, Error> {
-        let connector = ours::connector(conninfo, &[])?;
+        let connector = ours::connector(conninfo, true)?;
         Ok(Self { conninfo: conninfo.to_owned(), trigger: trigger.to_owned(), patience, connector })
     }
 

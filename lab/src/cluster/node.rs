@@ -331,7 +331,7 @@ impl Node {
         sys::send_signal(pid, signal).map_err(LabError::io(format!("signalling {}", self.name())))
     }
 
-    pub(super) fn signal_all(&self, signal: i32) -> Result<(), LabError> {
+    fn signal_all(&self, signal: i32) -> Result<(), LabError> {
         if let Some(pid) = self.postmaster_pid() {
             self.signal(pid, signal)?;
         }

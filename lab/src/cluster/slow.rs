@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use super::{Cluster, Node};
 use crate::LabError;
+use crate::process::processes_in;
+use crate::sys::send_signal;
 
 /// One turn: short beside everything that a client calls slow, long beside finding the processes.
 const TURN: Duration = Duration::from_millis(50);
@@ -63,12 +65,30 @@ impl Drop for Slowed {
 }
 
 impl Node {
+    /// The postmaster first: after it nothing new is forked.
     fn hold(&self) {
-        // A process that was forked since is held in the next turn; one that is gone is no matter.
-        let _ = self.signal_all(libc::SIGSTOP);
+        let Some(postmaster) = self.postmaster_pid() else { return };
+        let _ = send_signal(postmaster, libc::SIGSTOP);
+        for pid in self.children(postmaster) {
+            // One that is gone is no matter.
+            let _ = send_signal(pid, libc::SIGSTOP);
+        }
     }
 
     fn release(&self) {
-        let _ = self.signal_all(libc::SIGCONT);
+        let Some(postmaster) = self.postmaster_pid() else { return };
+        for pid in self.children(postmaster) {
+            let _ = send_signal(pid, libc::SIGCONT);
+        }
+        let _ = send_signal(postmaster, libc::SIGCONT);
+    }
+
+    /// All processes of a server are children of its postmaster. The kernel's list of them takes a fraction of a
+    /// millisecond, where it has one; looking for them takes several, and a login is done by then.
+    fn children(&self, postmaster: i32) -> Vec<i32> {
+        match std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")) {
+            Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+            Err(_) => processes_in(&self.data, false),
+        }
     }
 }
