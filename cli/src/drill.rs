@@ -91,7 +91,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
     #[arg(conflicts_with = "dsn")]
     slow_node: Option<u8>,
-    /// Let pgfollow's client log in as fast as it wants: no max_connect_rate, no bound on logins at once
+    /// Let pgfollow's client log in as fast as it wants, to see what the pace is good for: no pool, no max_connect_rate, no
+    /// bound on logins at once
     #[arg(long)]
     no_pace: bool,
     /// What the first success through pgfollow may take once the new primary accepts writes [default: 250ms;

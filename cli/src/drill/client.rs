@@ -81,14 +81,7 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         return ExitCode::from(crate::exit::USAGE);
     };
     let made = match args.client {
-        Kind::Pgfollow => match ours::pool(&conninfo, !args.no_pace, usize::from(args.workers)) {
-            Ok(pool) => {
-                work(&args, || Ours(pool.clone())).await;
-                print_line(&Told::Causes { causes_ms: ours::causes(&pool).await });
-                Ok(())
-            }
-            Err(e) => Err(e.to_string()),
-        },
+        Kind::Pgfollow => through_pgfollow(&args, &conninfo).await.map_err(|e| e.to_string()),
         Kind::Plain => match Plain::new(&conninfo, usize::from(args.workers)) {
             Ok(p) => {
                 work(&args, || p.clone()).await;
@@ -104,6 +97,18 @@ pub(crate) async fn run(args: Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+async fn through_pgfollow(args: &Args, conninfo: &str) -> Result<(), pgfollow::Error> {
+    let connector = ours::connector(conninfo, !args.no_pace)?;
+    if args.no_pace {
+        work(args, || Ours::Own(connector.clone(), None)).await;
+    } else {
+        let pool = connector.pool_with(|o| o.max_conns(usize::from(args.workers)))?;
+        work(args, || Ours::Pooled(pool.clone())).await;
+    }
+    print_line(&Told::Causes { causes_ms: ours::causes(&connector).await });
+    Ok(())
 }
 
 async fn work<W: Writer>(args: &Args, mut make: impl FnMut() -> W) {

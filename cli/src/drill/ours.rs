@@ -1,11 +1,11 @@
-//! The service through pgfollow: one pool, as large as there are workers, default settings otherwise, unless it is
-//! to go without pace (`--no-pace`).
+//! The service through pgfollow: one pool, as large as there are workers, default settings otherwise, or, without pace
+//! (`--no-pace`), a session for each worker that opens it by itself, as soon as it wants.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgfollow::config::Tuning;
-use pgfollow::{Connector, Error, Pool};
+use pgfollow::{Connector, Error, Pool, Session};
 use pgfollow_lab::wait_for;
 
 use super::client::{INSERT, Kind, Writer};
@@ -28,31 +28,46 @@ pub(crate) fn connector(conninfo: &str, pace: bool) -> Result<Connector, Error> 
     builder.build()
 }
 
-pub(crate) fn pool(conninfo: &str, pace: bool, size: usize) -> Result<Pool, Error> {
-    connector(conninfo, pace)?.pool_with(|o| o.max_conns(size))
-}
-
 /// What each cause has of the outages that the library saw, in ms.
-pub(crate) async fn causes(pool: &Pool) -> BTreeMap<String, f64> {
-    let report = || pool.connector().report();
-    let closed = || report().outages.iter().all(|o| !o.open);
+pub(crate) async fn causes(connector: &Connector) -> BTreeMap<String, f64> {
+    let closed = || connector.report().outages.iter().all(|o| !o.open);
     // One that doesn't close is told as it looks now.
     let _ = wait_for("the outage to be closed", CLOSED, closed).await;
-    report().causes_ms().into_iter().map(|(c, ms)| (c.to_owned(), ms)).collect()
+    connector.report().causes_ms().into_iter().map(|(c, ms)| (c.to_owned(), ms)).collect()
 }
 
-#[derive(Clone)]
-pub(crate) struct Ours(pub(crate) Pool);
+/// A worker's way to a session.
+pub(crate) enum Ours {
+    /// From the process's pool.
+    Pooled(Pool),
+    /// One of its own, opened anew by itself whenever it ended: a pool alone would keep a pace.
+    Own(Connector, Option<Session>),
+}
 
 impl Writer for Ours {
     async fn write(&mut self, client: &str, worker: i32, seq: i64) -> Result<String, CallError> {
-        let session = self.0.acquire_within(PATIENCE).await.map_err(told)?;
-        let why = session.why();
-        // Nothing was asked of the server to be written yet.
-        let insert = session.prepare_cached(INSERT).await.map_err(told)?;
-        let row = session.query_one(&insert, &[&client, &worker, &seq]).await;
-        row.map(|row| row.get(0)).map_err(|e| told(why.diagnose(e)))
+        match self {
+            Self::Pooled(pool) => {
+                let session = pool.acquire_within(PATIENCE).await.map_err(told)?;
+                insert(&session, client, worker, seq).await
+            }
+            Self::Own(connector, own) => {
+                let session = match own.take().filter(Session::is_usable) {
+                    Some(session) => session,
+                    None => connector.connect_within(PATIENCE).await.map_err(told)?,
+                };
+                insert(own.insert(session), client, worker, seq).await
+            }
+        }
     }
+}
+
+async fn insert(session: &Session, client: &str, worker: i32, seq: i64) -> Result<String, CallError> {
+    let why = session.why();
+    // Nothing was asked of the server to be written yet.
+    let insert = session.prepare_cached(INSERT).await.map_err(told)?;
+    let row = session.query_one(&insert, &[&client, &worker, &seq]).await;
+    row.map(|row| row.get(0)).map_err(|e| told(why.diagnose(e)))
 }
 
 fn told(e: Error) -> CallError {

@@ -190,7 +190,7 @@ impl Report<'_> {
             line.push_str(&format!(" From its promotion on it ran for {percent} % of the time only."));
         }
         if !self.plan.pace {
-            line.push_str(" pgfollow's client logged in without pace.");
+            line.push_str(" pgfollow's client logged in without pace and pool.");
         }
         if s.promotions.len() > 1 {
             line.push_str(" Figures are of the last promotion.");
