@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// What the causes and the callers' own measure may differ by: the share of the outage.
 const SHARE: f64 = 0.02;
+/// Of a fleet on a slow node, where what is a moment elsewhere takes long.
+const FLEET: f64 = 0.05;
 /// And what the two measures of one moment always may, in ms: a call ends a little after its session was had.
 const GRAIN: f64 = 30.0;
 
@@ -40,7 +42,7 @@ fn part(client: &Value, cause: &str) -> f64 {
 }
 
 /// Checks the sum, and gives it.
-fn adds_up(what: &str, json: &Value) -> f64 {
+fn adds_up(what: &str, json: &Value, share: f64) -> f64 {
     let client = &json["clients"][0];
     let sum: f64 = client["causes_ms"].as_object().unwrap().values().filter_map(Value::as_f64).sum();
     let outage = client["outage_ms"].as_f64().unwrap();
@@ -52,16 +54,20 @@ fn adds_up(what: &str, json: &Value) -> f64 {
         client["main_cause"],
         client["causes_ms"]
     );
-    assert!(off <= (outage * SHARE).max(GRAIN), "{what}: the causes are {off:.1} ms off: {json:#}");
+    assert!(off <= (outage * share).max(GRAIN), "{what}: the causes are {off:.1} ms off: {json:#}");
     sum
 }
 
 fn explained(fault: &str, true_causes: &[&str], more: &[&str]) {
     let json = drill(&[&["--fault", fault], more].concat());
-    let sum = adds_up(fault, &json);
+    let sum = adds_up(fault, &json, SHARE);
     let client = &json["clients"][0];
     let named: f64 = true_causes.iter().map(|c| part(client, c)).sum();
-    assert!(named >= sum * 0.9, "{fault}: {true_causes:?} are {named:.0} of {sum:.0} ms: {json:#}");
+    // Of an outage that is over in a moment, being back takes its part.
+    assert!(
+        sum - named <= (sum * 0.1).max(60.0),
+        "{fault}: {true_causes:?} are {named:.0} of {sum:.0} ms: {json:#}"
+    );
     let main = client["main_cause"].as_str().unwrap_or_default();
     assert!(true_causes.contains(&main), "{fault}: {main}: {json:#}");
 }
@@ -93,18 +99,17 @@ fn a_fleet_without_pace_on_a_slow_node_is_its_own_storm_and_with_pace_it_is_not(
     for major in majors() {
         let major = major.to_string();
         for _ in 0..runs {
-            let storm = |more: &[&str]| {
-                let fleet = ["--instances", "8", "--slow-node", "5", "--rate", "5", "--pg-version", &major];
+            let storm = |what: &str, more: &[&str], share: f64| {
+                let fleet = ["--instances", "8", "--slow-node", "1", "--rate", "5", "--pg-version", &major];
                 let json = drill(&[&fleet, more].concat());
-                adds_up(if more.is_empty() { "with pace" } else { "without pace" }, &json);
-                eprintln!(
-                    "  {} logins a second, {} sessions",
-                    json["clients"][0]["logins_per_second_peak"], json["clients"][0]["connections_peak"]
-                );
+                adds_up(what, &json, share);
+                let peak = |of: &str| json["clients"][0][of].to_string();
+                let (logins, sessions) = (peak("logins_per_second_peak"), peak("connections_peak"));
+                eprintln!("  at most {logins} logins a second, {sessions} sessions");
                 json
             };
-            let without = storm(&["--no-pace"]);
-            let with = storm(&[]);
+            let without = storm("8 processes without pace", &["--no-pace"], FLEET);
+            let with = storm("8 processes with pace", &[], FLEET);
             assert_eq!(without["clients"][0]["main_cause"], "own_storm", "{without:#}");
             let (a, b) = (part(&without["clients"][0], "own_storm"), part(&with["clients"][0], "own_storm"));
             assert!(b <= a / 2.0, "own storm: {a:.0} ms without pace, {b:.0} ms with it");

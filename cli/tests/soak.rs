@@ -156,7 +156,7 @@ async fn a_process_that_lives_through_failovers_holds_no_more_than_before_them()
         tasks.spawn(work(pool.clone(), worker, Arc::clone(&done)));
     }
     let mut listener = connector.listener(["soak"]).unwrap();
-    let ear = Arc::clone(&done);
+    let (ear, channels) = (Arc::clone(&done), listener.channels());
     tasks.spawn(async move {
         while let Some(heard) = listener.next().await {
             let count = if matches!(heard, Ok(Heard::Gap(_))) { &ear.gaps } else { &ear.heard };
@@ -176,6 +176,7 @@ async fn a_process_that_lives_through_failovers_holds_no_more_than_before_them()
             let sessions = pool.stats().now;
             done.last.lock().unwrap().iter().all(|at| at.as_deref() == Some(&*there))
                 && known.count() == 3
+                && channels.is_listening()
                 && sessions.idle + sessions.lent + sessions.settling == WORKERS
         };
         wait_for("the service and the cluster to be whole", PATIENCE, all_there).await.unwrap();

@@ -66,12 +66,14 @@ pub(crate) struct Args {
 
 /// One way to write.
 pub(crate) trait Writer: Send + 'static {
-    /// Writes once, and never again under the same number. Returns the server that did it.
+    /// Writes once, and never again under the same number. Returns the server that did it; `had` is the moment at which
+    /// there was a session for it.
     fn write(
         &mut self,
         client: &str,
         worker: i32,
         seq: i64,
+        had: &mut Option<u64>,
     ) -> impl Future<Output = Result<String, CallError>> + Send;
 }
 
@@ -150,16 +152,16 @@ async fn worker<W: Writer>(
             _ = stop.wait_for(|s| *s) => return,
             _ = ticks.tick() => {}
         }
-        let start = monotonic_ns();
+        let (start, mut had) = (monotonic_ns(), None);
         let result = tokio::select! {
             biased;
-            r = writer.write(client, worker, seq) => match r {
+            r = writer.write(client, worker, seq, &mut had) => match r {
                 Ok(node) => CallResult::Ok { node },
                 Err(e) => CallResult::Failed(e),
             },
             () = out_of_grace(stop.clone()) => CallResult::Waiting,
         };
-        if tell.send(Call { worker, seq, start, end: monotonic_ns(), result }).await.is_err() {
+        if tell.send(Call { worker, seq, start, had, end: monotonic_ns(), result }).await.is_err() {
             return;
         }
     }

@@ -92,12 +92,13 @@ fn mean_causes(of_each: &[BTreeMap<String, f64>]) -> Option<BTreeMap<String, f64
 }
 
 /// The mean of how long the callers of each process were held up.
-fn mean_outage(calls: &[Call], plan: &Plan, from: u64) -> f64 {
+fn mean_outage(calls: &[Call], plan: &Plan, promotions: &[Promotion]) -> f64 {
+    let failovers: Vec<(u64, u64)> = promotions.iter().map(|p| (p.fault, p.ready)).collect();
     let process = |c: &Call| c.worker / i32::from(plan.workers);
     let sum: u64 = (0..i32::from(plan.instances))
         .map(|n| {
             let own: Vec<&Call> = calls.iter().filter(|c| process(c) == n).collect();
-            outages(&own, from).into_iter().map(|(began, over)| over - began).sum::<u64>()
+            outages(&own, &failovers).into_iter().map(|(began, over)| over - began).sum::<u64>()
         })
         .sum();
     ms(sum) / f64::from(plan.instances)
@@ -109,7 +110,7 @@ pub(crate) fn figures(seen: &Seen, client: &ClientSeen, plan: &Plan) -> Figures 
     let (connections, peak, causes) = (client.connections, client.peak, mean_causes(&client.causes));
     let mut f = Figures { connections, peak, causes, ..Figures::default() };
     let (Some(first), Some(last)) = (seen.promotions.first(), seen.promotions.last()) else { return f };
-    f.outage = mean_outage(&client.calls, plan, first.fault);
+    f.outage = mean_outage(&client.calls, plan, &seen.promotions);
     for p in &seen.promotions {
         let back = first_by(&client.calls, &seen.nodes[p.node], p.asked);
         f.first_successes.push(back.values().min().map(|at| between(p.ready, *at)));
@@ -177,7 +178,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn call(worker: i32, seq: i64, start: u64, end: u64, result: CallResult) -> Call {
-        Call { worker, seq, start: start * MS, end: end * MS, result }
+        Call { worker, seq, start: start * MS, had: Some(start * MS), end: end * MS, result }
     }
     fn ok(node: &str) -> CallResult {
         CallResult::Ok { node: node.to_owned() }
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!((f.outage, f.causes.clone()), (400.0, Some(causes(95.0, 305.0))));
         assert_eq!(f.main_cause(), Some("dead_socket"));
         let f = figures(&seen, &client, &plan(Fault::Kill, 1));
-        assert_eq!(f.outage, 600.0);
+        assert_eq!(f.outage, 200.0);
     }
 
     #[test]

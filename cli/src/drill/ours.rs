@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgfollow::config::Tuning;
 use pgfollow::{Connector, Error, Pool, Session};
-use pgfollow_lab::wait_for;
+use pgfollow_lab::{monotonic_ns, wait_for};
 
 use super::client::{INSERT, Kind, Writer};
 use super::record::CallError;
@@ -45,10 +45,17 @@ pub(crate) enum Ours {
 }
 
 impl Writer for Ours {
-    async fn write(&mut self, client: &str, worker: i32, seq: i64) -> Result<String, CallError> {
+    async fn write(
+        &mut self,
+        client: &str,
+        worker: i32,
+        seq: i64,
+        had: &mut Option<u64>,
+    ) -> Result<String, CallError> {
         match self {
             Self::Pooled(pool) => {
                 let session = pool.acquire_within(PATIENCE).await.map_err(told)?;
+                *had = Some(monotonic_ns());
                 insert(&session, client, worker, seq).await
             }
             Self::Own(connector, own) => {
@@ -56,6 +63,7 @@ impl Writer for Ours {
                     Some(session) => session,
                     None => connector.connect_within(PATIENCE).await.map_err(told)?,
                 };
+                *had = Some(monotonic_ns());
                 insert(own.insert(session), client, worker, seq).await
             }
         }
