@@ -26,10 +26,15 @@ deny:
 test: setup
 	@CARGO="$(CARGO)" tests/run.sh
 
-# The simulation at length.
+# What takes long: the simulation at length; on real servers each fault's explanation (RUNS times), each on two versions,
+# and one process through RUNS real failovers (50 without RUNS: some ten minutes).
 proof:
 	SEEDS=$(SEEDS) $(CARGO) test -p pgfollow-sim --test seeds -- --nocapture
 	FAILOVERS=1000 $(CARGO) test -p pgfollow-sim --test thousand -- --nocapture
+	RUNS=$(or $(RUNS),1) $(CARGO) test -p pgfollow-cli --test drill_causes -- --nocapture --test-threads 1
+	for major in 15 18; do \
+		LAB_PG_MAJOR=$$major $(CARGO) test -p pgfollow --test report -- --nocapture --test-threads 1 || exit 1; done
+	RUNS=$(or $(RUNS),50) $(CARGO) test -p pgfollow-cli --test soak -- --nocapture
 
 setup:
 	@tests/setup.sh

@@ -6,8 +6,11 @@
 pub(crate) mod client;
 mod fault;
 mod figures;
+mod fleet;
 mod legend;
+mod logins;
 mod ours;
+mod outage;
 mod plain;
 mod prober;
 mod process;
@@ -26,6 +29,7 @@ use crate::lab::{Signals, after_signal, code_of};
 use crate::servers::ServerArgs;
 use crate::{exit, output, units};
 use fault::Fault;
+use fleet::Fleet;
 use progress::Progress;
 use report::{Report, Verdict};
 use scene::{Plan, Seen};
@@ -73,12 +77,24 @@ pub(crate) struct Args {
     yes: bool,
     #[command(flatten)]
     servers: ServerArgs,
-    /// Workers of each client, each with a session of its own
+    /// Service processes of each kind, each with a connector and a pool of its own: a fleet that reconnects
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=64))]
+    instances: u16,
+    /// Workers of each process, each with a session of its own
     #[arg(long, default_value_t = 8, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=40))]
     workers: u16,
     /// Writes a second of each worker
     #[arg(long, default_value_t = 20, allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rate: u16,
+    /// From its promotion on, the new primary may run for this percentage of the time only: a cold, loaded server. All
+    /// its processes are stopped and let run in turns
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(conflicts_with = "dsn")]
+    slow_node: Option<u8>,
+    /// Let pgfollow's client log in as fast as it wants, to see what the pace is good for: no pool, no max_connect_rate, no
+    /// bound on logins at once
+    #[arg(long)]
+    no_pace: bool,
     /// What the first success through pgfollow may take once the new primary accepts writes [default: 250ms;
     /// 1500ms for split-brain, where it also bounds writes to the old primary]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = units::duration)]
@@ -96,6 +112,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
+    if let Err(e) = args.fleet().check() {
+        output::complain(e);
+        return ExitCode::from(exit::USAGE);
+    }
     if let (Some(dsn), Some(trigger)) = (&args.dsn, &args.trigger) {
         return match Yours::new(dsn, trigger, args.patience) {
             Err(e) => output::unusable(&e),
@@ -137,7 +157,8 @@ async fn on_yours(args: &Args, yours: Yours) -> Result<ExitCode, LabError> {
 
 /// On a cluster of the drill's own.
 async fn on_ours(args: Args) -> Result<ExitCode, LabError> {
-    let options = args.servers.cluster()?;
+    let mut options = args.servers.cluster()?;
+    options.settings.extend(args.fleet().settings());
     if args.fault == Fault::Blackhole {
         if !netns::is_rerun() {
             return netns::rerun(std::env::args_os().skip(1).collect()).await.map(code_of);
@@ -165,17 +186,23 @@ impl Args {
             rate: self.rate,
             plain: !self.no_plain,
             plain_wait: self.plain_wait,
+            instances: self.instances,
+            slow_node: self.slow_node,
+            pace: !self.no_pace,
         }
+    }
+
+    fn fleet(&self) -> Fleet {
+        Fleet { instances: self.instances, workers: self.workers, kinds: if self.no_plain { 1 } else { 2 } }
     }
 
     /// Prints the report; the verdict is the exit code.
     fn report(&self, plan: &Plan, seen: &Seen) -> ExitCode {
-        let workers = usize::from(self.workers);
         let report = Report {
             plan,
             seen,
             budget: self.budget.unwrap_or(plan.fault.budget()),
-            figures: seen.clients.iter().map(|c| figures::figures(seen, c, workers)).collect(),
+            figures: seen.clients.iter().map(|c| figures::figures(seen, c, plan)).collect(),
         };
         let printed = if self.json {
             output::print(format_args!("{:#}", report.json()))

@@ -67,6 +67,15 @@ fn unusable_strings_and_impossible_drills_are_usage_errors() {
         let (out, _, stderr) = run(&bad);
         assert_eq!(out.status.code(), Some(2), "{bad:?}: {stderr}");
     }
+    for (bad, told) in [
+        (["drill", "--instances=64", "--workers=40"], "fewer"),
+        (["drill", "--instances=0", "--json"], "1..=64"),
+        (["drill", "--slow-node=0", "--json"], "1..=100"),
+    ] {
+        let (out, _, stderr) = run(&bad);
+        assert_eq!(out.status.code(), Some(2), "{bad:?}: {stderr}");
+        assert!(stderr.contains(told), "{bad:?}: {stderr}");
+    }
     for bad in [["drill", "--after", "-1"], ["drill", "--budget", "-5ms"], ["drill", "--workers", "-1"]] {
         let (out, _, stderr) = run(&bad);
         assert_eq!(out.status.code(), Some(2), "{bad:?}: {stderr}");

@@ -25,6 +25,7 @@ pub use table::{OPTIONS, OptionRow, Support, find, options_markdown};
 pub(crate) use table::{nearest, remedy};
 
 use crate::conninfo::{Environment, Origin, Settings};
+use crate::decide::pace::HANDSHAKES;
 use crate::error::Error;
 use crate::host::HostSpec;
 use crate::net::SocketOptions;
@@ -388,6 +389,9 @@ pub struct Tuning {
     pub search_dial_max: Duration,
     /// What a search or probe timer is multiplied by (± this share) so that processes don't march in step.
     pub jitter: f64,
+    /// Logins at once to one host, beside `max_connect_rate`. A login costs the server CPU (SCRAM: 4 ms); done side by
+    /// side by a whole process, all would end late together, the first one too.
+    pub handshakes: usize,
     /// The interval after a new primary was found, for ten seconds: the old one returns, a second failover comes.
     pub watchful_interval: Duration,
     /// A host that sent a byte within this is alive; harmless requests there get this long to finish.
@@ -412,6 +416,7 @@ impl Default for Tuning {
             search_dial_first: ms(100),
             search_dial_max: ms(500),
             jitter: 0.2,
+            handshakes: HANDSHAKES,
             watchful_interval: ms(250),
             grace: ms(1_000),
             stall: ms(200),

@@ -98,7 +98,8 @@ impl Monitor {
         look_up: Arc<LookUp>,
         seed: u64,
     ) -> Arc<Self> {
-        let pace = Governor::new(config.max_connect_rate, config.tuning.jitter, seed);
+        let pace =
+            Governor::new(config.max_connect_rate, config.tuning.handshakes, config.tuning.jitter, seed);
         let topology = Topology::new(TopologyOptions::from_config(&config, seed));
         let labels = config.hosts.iter().map(|h| Arc::from(h.label())).collect();
         let snapshot = ArcSwap::from_pointee(topology.snapshot(clock::now()));

@@ -71,8 +71,9 @@ impl Drop for Turn {
 }
 
 impl Governor {
-    pub(crate) fn new(most: f64, jitter: f64, seed: u64) -> Arc<Self> {
-        let pace = Pace::new(most, jitter, clock::now());
+    /// `at_once`: logins to one host.
+    pub(crate) fn new(most: f64, at_once: usize, jitter: f64, seed: u64) -> Arc<Self> {
+        let pace = Pace::new(most, jitter, clock::now()).handshakes(at_once);
         let state = State { pace, rng: StdRng::seed_from_u64(seed), waiting: HashMap::new() };
         Arc::new(Self { state: Mutex::new(state) })
     }
@@ -137,7 +138,7 @@ mod tests {
     /// Whoever found the host busy, and then no token, must be woken when there is one.
     #[tokio::test(start_paused = true)]
     async fn everyone_gets_a_turn_though_both_the_host_and_the_rate_held_them_back() {
-        let governor = Governor::new(10.0, 0.2, 1);
+        let governor = Governor::new(10.0, 2, 0.2, 1);
         let mut callers = tokio::task::JoinSet::new();
         for n in 0..40_u64 {
             let governor = Arc::clone(&governor);

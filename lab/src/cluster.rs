@@ -9,6 +9,7 @@ mod network;
 mod node;
 mod pooler;
 mod replication;
+mod slow;
 mod start;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ pub use exhaust::Exhausted;
 use home::Home;
 pub use node::{Node, StopMode};
 pub use pooler::{PoolMode, Pooler};
+pub use slow::Slowed;
 
 use crate::{Binaries, LabError};
 

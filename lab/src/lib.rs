@@ -27,7 +27,7 @@ mod sys;
 mod wait;
 
 pub use binaries::{Binaries, BinaryOptions};
-pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, PoolMode, Pooler, StopMode, Tls};
+pub use cluster::{Cluster, ClusterOptions, Exhausted, Node, PoolMode, Pooler, Slowed, StopMode, Tls};
 pub use control::Control;
 pub use error::LabError;
 pub use prober::Prober;

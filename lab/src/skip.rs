@@ -9,11 +9,18 @@ use crate::binaries::{Binaries, BinaryOptions};
 /// Names the file that gathers what was skipped; `tests/run.sh` sets it, and prints the file when all is done.
 const FILE: &str = "LAB_SKIPPED_TESTS";
 
+/// Chooses the major version for all tests; without it they take the newest installed one.
+const MAJOR: &str = "LAB_PG_MAJOR";
+
 /// PostgreSQL's binaries for the calling test; `None` where there are none, and then the test counts as skipped.
+///
+/// # Panics
+/// If `LAB_PG_MAJOR` is set and no number.
 pub fn servers() -> Option<Binaries> {
-    Binaries::find(&BinaryOptions::default(), &mut |line| drop(writeln!(io::stderr(), "{line}")))
-        .map_err(skipped)
-        .ok()
+    let major =
+        std::env::var(MAJOR).ok().map(|m| m.parse().unwrap_or_else(|_| panic!("{MAJOR}={m} is no number")));
+    let wanted = BinaryOptions { major, ..BinaryOptions::default() };
+    Binaries::find(&wanted, &mut |line| drop(writeln!(io::stderr(), "{line}"))).map_err(skipped).ok()
 }
 
 /// Says that the calling test is skipped, and why. Call it on the test's own thread and return.

@@ -42,6 +42,11 @@ impl Kind {
     pub(crate) fn application(self) -> String {
         format!("drill-{}", self.name())
     }
+
+    /// Whether a session of that name is one of its own: pgfollow's monitor is.
+    pub(crate) fn owns(self, application: &str) -> bool {
+        application == self.application() || self == Self::Pgfollow && application == "pgfollow monitor"
+    }
 }
 
 #[derive(clap::Args)]
@@ -50,18 +55,25 @@ pub(crate) struct Args {
     client: Kind,
     #[arg(long)]
     workers: u16,
+    /// The number of its first worker.
+    #[arg(long, default_value_t = 0)]
+    first_worker: i32,
     #[arg(long)]
     rate: u16,
+    #[arg(long)]
+    no_pace: bool,
 }
 
 /// One way to write.
 pub(crate) trait Writer: Send + 'static {
-    /// Writes once, and never again under the same number. Returns the server that did it.
+    /// Writes once, and never again under the same number. Returns the server that did it; `had` is the moment at which
+    /// there was a session for it.
     fn write(
         &mut self,
         client: &str,
         worker: i32,
         seq: i64,
+        had: &mut Option<u64>,
     ) -> impl Future<Output = Result<String, CallError>> + Send;
 }
 
@@ -71,14 +83,7 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         return ExitCode::from(crate::exit::USAGE);
     };
     let made = match args.client {
-        Kind::Pgfollow => match ours::pool(&conninfo, usize::from(args.workers)) {
-            Ok(pool) => {
-                work(&args, || Ours(pool.clone())).await;
-                print_line(&Told::Causes { causes_ms: ours::causes(&pool) });
-                Ok(())
-            }
-            Err(e) => Err(e.to_string()),
-        },
+        Kind::Pgfollow => through_pgfollow(&args, &conninfo).await.map_err(|e| e.to_string()),
         Kind::Plain => match Plain::new(&conninfo, usize::from(args.workers)) {
             Ok(p) => {
                 work(&args, || p.clone()).await;
@@ -96,6 +101,18 @@ pub(crate) async fn run(args: Args) -> ExitCode {
     }
 }
 
+async fn through_pgfollow(args: &Args, conninfo: &str) -> Result<(), pgfollow::Error> {
+    let connector = ours::connector(conninfo, !args.no_pace)?;
+    if args.no_pace {
+        work(args, || Ours::Own(connector.clone(), None)).await;
+    } else {
+        let pool = connector.pool_with(|o| o.max_conns(usize::from(args.workers)))?;
+        work(args, || Ours::Pooled(pool.clone())).await;
+    }
+    print_line(&Told::Causes { causes_ms: ours::causes(&connector).await });
+    Ok(())
+}
+
 async fn work<W: Writer>(args: &Args, mut make: impl FnMut() -> W) {
     let stop = end_of_input();
     let (tell, told) = mpsc::channel(4096);
@@ -106,7 +123,8 @@ async fn work<W: Writer>(args: &Args, mut make: impl FnMut() -> W) {
             // Spread over the period, as requests are.
             let first = tokio::time::Instant::now() + period * u32::from(n) / u32::from(args.workers);
             let (writer, stop, tell) = (make(), stop.clone(), tell.clone());
-            tokio::spawn(worker(writer, args.client.name(), i32::from(n), first, period, stop, tell))
+            let number = args.first_worker + i32::from(n);
+            tokio::spawn(worker(writer, args.client.name(), number, first, period, stop, tell))
         })
         .collect();
     drop(tell);
@@ -134,16 +152,16 @@ async fn worker<W: Writer>(
             _ = stop.wait_for(|s| *s) => return,
             _ = ticks.tick() => {}
         }
-        let start = monotonic_ns();
+        let (start, mut had) = (monotonic_ns(), None);
         let result = tokio::select! {
             biased;
-            r = writer.write(client, worker, seq) => match r {
+            r = writer.write(client, worker, seq, &mut had) => match r {
                 Ok(node) => CallResult::Ok { node },
                 Err(e) => CallResult::Failed(e),
             },
             () = out_of_grace(stop.clone()) => CallResult::Waiting,
         };
-        if tell.send(Call { worker, seq, start, end: monotonic_ns(), result }).await.is_err() {
+        if tell.send(Call { worker, seq, start, had, end: monotonic_ns(), result }).await.is_err() {
             return;
         }
     }

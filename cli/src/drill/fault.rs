@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use pgfollow_lab::{Cluster, LabError, Prober, StopMode, monotonic_ns, wait_for_async};
+use pgfollow_lab::{Cluster, LabError, Prober, Slowed, StopMode, monotonic_ns, wait_for_async};
 
 /// What happens to the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -104,8 +104,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest until a standby follows a new primary. The lab may have to rewind it first, or to copy it anew.
 const REJOIN: Duration = Duration::from_secs(40);
 
-/// Makes the fault and all its promotions.
-pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promotion>, LabError> {
+/// Makes the fault and all its promotions. The last new primary is slow from its promotion on, for as long as what is
+/// returned lives.
+pub(crate) async fn inject(
+    fault: Fault,
+    cluster: &Cluster,
+    slow_node: Option<u8>,
+) -> Result<(Vec<Promotion>, Option<Slowed>), LabError> {
     // Opened before the fault: they hold a session on what will be primary.
     let first = Prober::start(cluster, 1).await?;
     let second = match fault {
@@ -130,23 +135,33 @@ pub(crate) async fn inject(fault: Fault, cluster: &Cluster) -> Result<Vec<Promot
         _ => 0,
     };
     sleep_until(at, Duration::from_secs(pause)).await;
-    let mut done = vec![promote(cluster, 1, at, &first).await?];
+    let (promotion, mut slowed) = promote(cluster, 1, at, &first, slow_node).await?;
+    let mut done = vec![promotion];
     if let Some(second) = second {
         let ready = done[0].ready;
         follows(cluster, 1, 2).await?;
         sleep_until(ready, Duration::from_secs(5)).await;
         let at = monotonic_ns();
         cluster.node(1).kill().await?;
-        done.push(promote(cluster, 2, at, &second).await?);
+        let (promotion, anew) = promote(cluster, 2, at, &second, slow_node).await?;
+        slowed = anew;
+        done.push(promotion);
     }
-    Ok(done)
+    Ok((done, slowed))
 }
 
-async fn promote(cluster: &Cluster, node: usize, fault: u64, prober: &Prober) -> Result<Promotion, LabError> {
+async fn promote(
+    cluster: &Cluster,
+    node: usize,
+    fault: u64,
+    prober: &Prober,
+    slow_node: Option<u8>,
+) -> Result<(Promotion, Option<Slowed>), LabError> {
     let asked = monotonic_ns();
     cluster.promote(node).await?;
+    let slowed = slow_node.map(|percent| cluster.slow_down(node, percent)).transpose()?;
     let ready = prober.ready(PATIENCE).await?;
-    Ok(Promotion { node, fault, asked, ready })
+    Ok((Promotion { node, fault, asked, ready }, slowed))
 }
 
 /// Waits until `standby` streams from `primary`; in a synchronous cluster until commits wait for it, so that no

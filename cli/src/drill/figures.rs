@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use pgfollow::Class;
 
 use super::fault::{Fault, Promotion};
+use super::logins::Peak;
+use super::outage::outages;
 use super::record::{Call, CallError, CallResult};
-use super::scene::{ClientSeen, Seen};
+use super::scene::{ClientSeen, Plan, Seen};
 
 /// The figures of one client. Times in ms.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,8 +45,19 @@ pub(crate) struct Figures {
     /// Calls still waiting at the end.
     pub(crate) waiting: u64,
     pub(crate) connections: Option<i64>,
-    /// The causes of the outages as the library explains them, in ms.
+    pub(crate) peak: Option<Peak>,
+    /// How long the callers of one process were held up, by their calls; the mean of all processes.
+    pub(crate) outage: f64,
+    /// The causes of the outages as the library explains them, in ms; the mean of all processes.
     pub(crate) causes: Option<BTreeMap<String, f64>>,
+}
+
+impl Figures {
+    /// The cause with the largest part.
+    pub(crate) fn main_cause(&self) -> Option<&str> {
+        let parts = self.causes.as_ref()?.iter().filter(|(_, ms)| **ms > 0.0);
+        parts.max_by(|a, b| a.1.total_cmp(b.1)).map(|(cause, _)| cause.as_str())
+    }
 }
 
 const fn ms(ns: u64) -> f64 {
@@ -68,11 +81,36 @@ fn first_by(calls: &[Call], node: &str, from: u64) -> HashMap<i32, u64> {
     first
 }
 
+/// The mean of what each process says.
+fn mean_causes(of_each: &[BTreeMap<String, f64>]) -> Option<BTreeMap<String, f64>> {
+    let mut sum: BTreeMap<String, f64> = BTreeMap::new();
+    for (cause, ms) in of_each.iter().flatten() {
+        *sum.entry(cause.clone()).or_default() += ms;
+    }
+    sum.values_mut().for_each(|ms| *ms /= of_each.len() as f64);
+    (!of_each.is_empty()).then_some(sum)
+}
+
+/// The mean of how long the callers of each process were held up.
+fn mean_outage(calls: &[Call], plan: &Plan, promotions: &[Promotion]) -> f64 {
+    let failovers: Vec<(u64, u64)> = promotions.iter().map(|p| (p.fault, p.ready)).collect();
+    let process = |c: &Call| c.worker / i32::from(plan.workers);
+    let sum: u64 = (0..i32::from(plan.instances))
+        .map(|n| {
+            let own: Vec<&Call> = calls.iter().filter(|c| process(c) == n).collect();
+            outages(&own, &failovers).into_iter().map(|(began, over)| over - began).sum::<u64>()
+        })
+        .sum();
+    ms(sum) / f64::from(plan.instances)
+}
+
 /// The figures of one client in a drill.
-pub(crate) fn figures(seen: &Seen, client: &ClientSeen, workers: usize) -> Figures {
-    let (connections, causes) = (client.connections, client.causes.clone());
-    let mut f = Figures { connections, causes, ..Figures::default() };
+pub(crate) fn figures(seen: &Seen, client: &ClientSeen, plan: &Plan) -> Figures {
+    let workers = plan.all_workers();
+    let (connections, peak, causes) = (client.connections, client.peak, mean_causes(&client.causes));
+    let mut f = Figures { connections, peak, causes, ..Figures::default() };
     let (Some(first), Some(last)) = (seen.promotions.first(), seen.promotions.last()) else { return f };
+    f.outage = mean_outage(&client.calls, plan, &seen.promotions);
     for p in &seen.promotions {
         let back = first_by(&client.calls, &seen.nodes[p.node], p.asked);
         f.first_successes.push(back.values().min().map(|at| between(p.ready, *at)));
@@ -132,13 +170,15 @@ fn acknowledged(f: &mut Figures, seen: &Seen, last: &Promotion, c: &Call, by: &s
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::drill::client::Kind;
 
     const MS: u64 = 1_000_000;
 
     fn call(worker: i32, seq: i64, start: u64, end: u64, result: CallResult) -> Call {
-        Call { worker, seq, start: start * MS, end: end * MS, result }
+        Call { worker, seq, start: start * MS, had: Some(start * MS), end: end * MS, result }
     }
     fn ok(node: &str) -> CallResult {
         CallResult::Ok { node: node.to_owned() }
@@ -159,11 +199,47 @@ mod tests {
             clients: Vec::new(),
         };
         let present = present.iter().map(|(w, s, n)| ((*w, *s), *n)).collect();
-        (seen, ClientSeen { kind: Kind::Pgfollow, calls, causes: None, present, connections: Some(3) })
+        let causes = Vec::new();
+        let (kind, connections, peak) = (Kind::Pgfollow, Some(3), None);
+        (seen, ClientSeen { kind, calls, causes, present, connections, peak })
+    }
+    /// Two workers in all.
+    fn plan(fault: Fault, instances: u16) -> Plan {
+        Plan {
+            fault,
+            after: Duration::ZERO,
+            workers: 2 / instances,
+            rate: 20,
+            plain: false,
+            plain_wait: Duration::ZERO,
+            instances,
+            slow_node: None,
+            pace: true,
+        }
     }
     fn of(fault: Fault, sync: bool, calls: Vec<Call>, present: &[(i32, i64, i64)]) -> Figures {
         let (seen, client) = seen(fault, sync, calls, present);
-        figures(&seen, &client, 2)
+        figures(&seen, &client, &plan(fault, 1))
+    }
+
+    #[test]
+    fn of_several_processes_outages_and_causes_are_the_mean_and_the_last_worker_of_all_decides() {
+        let calls = vec![
+            call(0, 0, 1000, 1010, failed(Class::Transient)),
+            call(0, 1, 1020, 1200, ok("b")),
+            call(1, 0, 1000, 1010, failed(Class::Transient)),
+            call(1, 1, 1020, 1600, ok("b")),
+        ];
+        let (seen, mut client) = seen(Fault::Kill, true, calls, &[(0, 1, 1), (1, 1, 1)]);
+        let causes =
+            |storm, dead| BTreeMap::from([("own_storm".to_owned(), storm), ("dead_socket".to_owned(), dead)]);
+        client.causes = vec![causes(190.0, 10.0), causes(0.0, 600.0)];
+        let f = figures(&seen, &client, &plan(Fault::Kill, 2));
+        assert_eq!((f.first_success, f.all_workers), (Some(100.0), Some(500.0)));
+        assert_eq!((f.outage, f.causes.clone()), (400.0, Some(causes(95.0, 305.0))));
+        assert_eq!(f.main_cause(), Some("dead_socket"));
+        let f = figures(&seen, &client, &plan(Fault::Kill, 1));
+        assert_eq!(f.outage, 200.0);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool};
 use pgfollow::{Class, SqlState, sqlstate};
+use pgfollow_lab::monotonic_ns;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Config, NoTls};
 
@@ -60,11 +61,18 @@ impl Plain {
 }
 
 impl Writer for Plain {
-    async fn write(&mut self, client: &str, worker: i32, seq: i64) -> Result<String, CallError> {
+    async fn write(
+        &mut self,
+        client: &str,
+        worker: i32,
+        seq: i64,
+        had: &mut Option<u64>,
+    ) -> Result<String, CallError> {
         let pooled = self.pool.get().await.map_err(|e| match e {
             deadpool_postgres::PoolError::Backend(e) => told(&e, false),
             e => CallError { class: Class::Transient, code: "pool".to_owned(), message: e.to_string() },
         })?;
+        *had = Some(monotonic_ns());
         let insert = pooled.prepare_cached(INSERT).await.map_err(|e| told(&e, false))?;
         pooled
             .query_one(&insert, &[&client, &worker, &seq])

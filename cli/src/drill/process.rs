@@ -15,11 +15,12 @@ use super::record::{CONNINFO, Call, CallResult, Told};
 use super::scene::Plan;
 
 /// How long a client may take to end once it was asked to.
-const END: Duration = Duration::from_secs(5);
+const END: Duration = Duration::from_secs(10);
 
 /// A running client. Dropping it kills it.
 pub(crate) struct Client {
     pub(crate) kind: Kind,
+    first_worker: i32,
     workers: usize,
     child: Child,
     /// Closed to end it.
@@ -30,9 +31,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// `surroundings`: whether the caller's PG variables take part.
+    /// `instance`: which of its kind, from 0. `surroundings`: whether the caller's PG variables take part.
     pub(crate) fn start(
         kind: Kind,
+        instance: u16,
         conninfo: &str,
         plan: &Plan,
         surroundings: bool,
@@ -42,6 +44,11 @@ impl Client {
         let mut command = Command::new("/proc/self/exe");
         command.args(["drill-client", "--client", kind.name()]);
         command.args(["--workers", &workers.to_string(), "--rate", &rate.to_string()]);
+        let first_worker = i32::from(instance) * i32::from(workers);
+        command.args(["--first-worker", &first_worker.to_string()]);
+        if !plan.pace {
+            command.arg("--no-pace");
+        }
         for (name, _) in std::env::vars_os() {
             if !surroundings && name.to_str().is_some_and(|n| n.starts_with("PG")) {
                 command.env_remove(name);
@@ -68,7 +75,7 @@ impl Client {
                 }
             }
         });
-        Ok(Self { kind, workers: usize::from(workers), child, stdin, calls, causes, reader })
+        Ok(Self { kind, first_worker, workers: usize::from(workers), child, stdin, calls, causes, reader })
     }
 
     /// How many calls were acknowledged and how many failed so far.
@@ -84,7 +91,8 @@ impl Client {
         for c in lock(&self.calls).iter().rev() {
             if let CallResult::Ok { node: by } = &c.result
                 && node.is_none_or(|n| n == by)
-                && let Some(w) = usize::try_from(c.worker).ok().and_then(|w| wrote.get_mut(w))
+                && let Some(w) =
+                    usize::try_from(c.worker - self.first_worker).ok().and_then(|w| wrote.get_mut(w))
             {
                 *w = true;
             }
@@ -103,9 +111,14 @@ impl Client {
         }
     }
 
+    /// Asks it to end.
+    pub(crate) fn ask_to_end(&mut self) {
+        drop(self.stdin.take());
+    }
+
     /// Ends it and returns everything that it told: its calls, and the causes of its outages if it knows them.
     pub(crate) async fn finish(mut self) -> Result<(Vec<Call>, Option<BTreeMap<String, f64>>), LabError> {
-        drop(self.stdin.take());
+        self.ask_to_end();
         let ended = tokio::time::timeout(END, async {
             // The reader first: only then all lines are here.
             let _ = (&mut self.reader).await;

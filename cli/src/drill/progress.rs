@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::client::Kind;
 use super::process::Client;
 
 const EVERY: Duration = Duration::from_millis(250);
@@ -45,11 +46,16 @@ impl Progress {
             tokio::select! {
                 done = &mut work => return done,
                 _ = ticks.tick() => {
-                    let told = clients.iter().map(|c| {
-                        let (ok, failed) = c.counts();
-                        format!("{}: {ok} writes, {failed} errors", c.kind.name())
-                    });
-                    self.0.set_message(format!("({})", told.collect::<Vec<_>>().join("; ")));
+                    let mut told = Vec::new();
+                    for kind in [Kind::Pgfollow, Kind::Plain] {
+                        let counts: Vec<_> =
+                            clients.iter().filter(|c| c.kind == kind).map(Client::counts).collect();
+                        if !counts.is_empty() {
+                            let (ok, failed) = counts.iter().fold((0, 0), |s, c| (s.0 + c.0, s.1 + c.1));
+                            told.push(format!("{}: {ok} writes, {failed} errors", kind.name()));
+                        }
+                    }
+                    self.0.set_message(format!("({})", told.join("; ")));
                 }
             }
         }

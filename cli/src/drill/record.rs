@@ -40,6 +40,8 @@ pub(crate) struct Call {
     pub(crate) seq: i64,
     /// CLOCK_MONOTONIC in ns.
     pub(crate) start: u64,
+    /// When it had a session, if it got so far.
+    pub(crate) had: Option<u64>,
     /// CLOCK_MONOTONIC in ns.
     pub(crate) end: u64,
     /// How it ended.

@@ -10,6 +10,7 @@ use super::client::Kind;
 use super::fault::Fault;
 use super::figures::{Figures, between};
 use super::legend;
+use super::logins::Peak;
 use super::scene::{Plan, Seen};
 use crate::units::round_ms as round;
 
@@ -89,6 +90,9 @@ impl Report<'_> {
             "fault": self.seen.fault.to_string(),
             "server_version": self.seen.server_version,
             "sync": self.seen.sync,
+            "instances": self.plan.instances,
+            "slow_node": self.plan.slow_node,
+            "pace": self.plan.pace,
             "ready_ms": round(self.ready_ms()),
             "budget_ms": round(self.budget.as_secs_f64() * 1e3),
             "verdict": self.verdict().name(),
@@ -169,14 +173,25 @@ impl Report<'_> {
             _ => format!("{} nodes", s.nodes.len()),
         };
         let mut line = format!(
-            "PostgreSQL {}, {whose}, {mode}; fault: {}. {} workers × {} writes a second for each client.\n\
+            "PostgreSQL {}, {whose}, {mode}; fault: {}. {}{} workers × {} writes a second for each client.\n\
              The new primary accepted its first write {} after the fault.",
             s.server_version,
             s.fault.told(),
+            if self.plan.instances > 1 {
+                format!("{} processes × ", self.plan.instances)
+            } else {
+                String::new()
+            },
             self.plan.workers,
             self.plan.rate,
             span(self.ready_ms())
         );
+        if let Some(percent) = self.plan.slow_node {
+            line.push_str(&format!(" From its promotion on it ran for {percent} % of the time only."));
+        }
+        if !self.plan.pace {
+            line.push_str(" pgfollow's client logged in without pace and pool.");
+        }
         if s.promotions.len() > 1 {
             line.push_str(" Figures are of the last promotion.");
         }
@@ -226,6 +241,13 @@ impl Report<'_> {
         row("sessions at the new primary after 1 s", &|f| {
             f.connections.map_or_else(|| "–".to_owned(), |n| n.to_string())
         });
+        let peak = |f: &Figures, of: fn(&Peak) -> u64| {
+            f.peak.as_ref().map_or_else(|| "–".to_owned(), |p| of(p).to_string())
+        };
+        row("most sessions at the new primary", &|f| peak(f, |p| p.sessions));
+        row("most logins there in a second", &|f| peak(f, |p| p.logins_per_second));
+        let of_each = if self.plan.instances > 1 { ", mean of the processes" } else { "" };
+        row(&format!("outage as the callers saw it{of_each}"), &|f| span(f.outage));
         let cause = |f: &Figures, cause: OutageCause| {
             let ms = f.causes.as_ref().and_then(|c| c.get(cause.name())).copied();
             ms.map_or_else(|| "–".to_owned(), span)
@@ -311,6 +333,10 @@ fn client_json(name: &str, f: &Figures) -> Value {
         "denied_but_done": f.denied_but_done,
         "waiting_at_end": f.waiting,
         "connections_first_second": f.connections,
+        "connections_peak": f.peak.map(|p| p.sessions),
+        "logins_per_second_peak": f.peak.map(|p| p.logins_per_second),
+        "outage_ms": round(f.outage),
+        "main_cause": f.main_cause(),
         "causes_ms": f.causes.as_ref().map(|c| c.iter().map(|(k, ms)| (k.clone(), json!(round(*ms)))).collect::<Map<_, _>>()),
     })
 }
@@ -351,15 +377,18 @@ mod tests {
             rate: 20,
             plain,
             plain_wait: Duration::from_secs(20),
+            instances: 8,
+            slow_node: Some(5),
+            pace: false,
         };
         let kinds = if plain { &[Kind::Pgfollow, Kind::Plain][..] } else { &[Kind::Pgfollow] };
         let clients = kinds.iter().map(|&kind| ClientSeen {
-            causes: (kind == Kind::Pgfollow)
-                .then(|| std::collections::BTreeMap::from([("dead_socket".to_owned(), 12.0)])),
+            causes: Vec::new(),
             kind,
             calls: Vec::new(),
             present: HashMap::new(),
             connections: None,
+            peak: None,
         });
         let seen = Seen {
             fault,
@@ -378,6 +407,7 @@ mod tests {
             lost: 7,
             lost_by_servers: 7,
             lost_after_ready: 5,
+            causes: Some([("dead_socket".to_owned(), 12.0)].into()),
             ..Figures::default()
         };
         let figures = vec![figures; seen.clients.len()];

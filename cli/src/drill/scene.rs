@@ -9,12 +9,15 @@ use tokio_postgres::Client as Sql;
 
 use super::client::Kind;
 use super::fault::{self, Fault, Promotion};
+use super::logins::{self, Peak};
 use super::process::Client;
 use super::progress::Progress;
 use super::record::{Call, TABLE, identity};
 
 /// The longest that the clients may take until every worker has written.
 const STEADY: Duration = Duration::from_secs(20);
+/// More for each process of a kind.
+const MORE: Duration = Duration::from_secs(1);
 /// How long to watch for our own client, at most.
 const OURS: Duration = Duration::from_secs(40);
 /// How long everything goes on after all are back.
@@ -28,6 +31,19 @@ pub(crate) struct Plan {
     pub(crate) rate: u16,
     pub(crate) plain: bool,
     pub(crate) plain_wait: Duration,
+    /// Processes of each kind.
+    pub(crate) instances: u16,
+    /// For what percentage of the time the new primary may run.
+    pub(crate) slow_node: Option<u8>,
+    /// Whether pgfollow's client keeps its pace.
+    pub(crate) pace: bool,
+}
+
+impl Plan {
+    /// Workers of all processes of a kind.
+    pub(crate) fn all_workers(&self) -> usize {
+        usize::from(self.instances) * usize::from(self.workers)
+    }
 }
 
 /// What was seen.
@@ -43,16 +59,19 @@ pub(crate) struct Seen {
     pub(crate) notes: Vec<String>,
 }
 
-/// What was seen of one client.
+/// What was seen of one client: of all its processes together.
 pub(crate) struct ClientSeen {
     pub(crate) kind: Kind,
+    /// Workers are numbered on through all processes.
     pub(crate) calls: Vec<Call>,
-    /// What each cause has of the outages that it saw, in ms; the plain pool knows of none.
-    pub(crate) causes: Option<BTreeMap<String, f64>>,
+    /// What each cause has of the outages that each process saw, in ms; the plain pool knows of none.
+    pub(crate) causes: Vec<BTreeMap<String, f64>>,
     /// How often each write (worker, number) is in the table of the final primary.
     pub(crate) present: HashMap<(i32, i64), i64>,
     /// Its sessions at the new primary, one second after that was ready.
     pub(crate) connections: Option<i64>,
+    /// What they asked of the new primary at most, from its promotion on.
+    pub(crate) peak: Option<Peak>,
 }
 
 /// Runs it. Everything is gone again when this returns or is dropped.
@@ -72,7 +91,8 @@ pub(crate) async fn play(
     let clients = start_clients(&cluster.conninfo(), plan, false, progress).await?;
 
     progress.stage(plan.fault.told());
-    let promotions = progress.count_while(&clients, fault::inject(plan.fault, &cluster)).await?;
+    let injected = fault::inject(plan.fault, &cluster, plan.slow_node);
+    let (promotions, slowed) = progress.count_while(&clients, injected).await?;
     let last = promotions.last().cloned().ok_or_else(|| LabError::State("nothing was promoted".into()))?;
     // A standby that was rewound before its promotion was started anew since, and calls itself otherwise now.
     nodes[last.node] = ask_identity(&cluster.node(last.node).session().await?).await?;
@@ -84,11 +104,15 @@ pub(crate) async fn play(
         })
         .await;
     let connections = connections?;
+    drop(slowed);
 
     progress.stage("counting the writes");
-    let mut seen = finish(clients, &cluster.node(last.node).session().await?).await?;
+    let node = cluster.node(last.node);
+    let mut seen = finish(clients, &node.session().await?).await?;
+    let logins = logins::read(&node.log());
     for c in &mut seen {
         c.connections = connections.get(c.kind.name()).copied();
+        c.peak = Some(logins::peak(&logins, c.kind, last.asked));
     }
     Ok(Seen {
         fault: plan.fault,
@@ -109,11 +133,12 @@ pub(crate) async fn start_clients(
     progress: &Progress,
 ) -> Result<Vec<Client>, LabError> {
     let kinds = if plan.plain { vec![Kind::Pgfollow, Kind::Plain] } else { vec![Kind::Pgfollow] };
-    let start = |kind: Kind| Client::start(kind, conninfo, plan, surroundings);
-    let mut clients = kinds.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let each = kinds.into_iter().flat_map(|kind| (0..plan.instances).map(move |n| (kind, n)));
+    let start = |(kind, instance)| Client::start(kind, instance, conninfo, plan, surroundings);
+    let mut clients = each.map(start).collect::<Result<Vec<_>, _>>()?;
     progress.stage("waiting for every worker's first write");
     let mut early_end = Ok(());
-    wait_for("every worker's first write", STEADY, || {
+    wait_for("every worker's first write", STEADY + MORE * u32::from(plan.instances), || {
         early_end = clients.iter_mut().try_for_each(Client::check);
         early_end.is_err() || clients.iter().all(|c| c.all_wrote(None))
     })
@@ -125,13 +150,29 @@ pub(crate) async fn start_clients(
 }
 
 /// Ends the clients and counts what the final primary holds of their writes.
-pub(crate) async fn finish(clients: Vec<Client>, session: &Sql) -> Result<Vec<ClientSeen>, LabError> {
-    let mut seen = Vec::new();
+pub(crate) async fn finish(mut clients: Vec<Client>, session: &Sql) -> Result<Vec<ClientSeen>, LabError> {
+    let mut seen: Vec<ClientSeen> = Vec::new();
+    clients.iter_mut().for_each(Client::ask_to_end);
     for client in clients {
         let kind = client.kind;
         let (calls, causes) = client.finish().await?;
-        let present = count(session, kind).await?;
-        seen.push(ClientSeen { kind, calls, causes, present, connections: None });
+        match seen.iter_mut().find(|c| c.kind == kind) {
+            Some(all) => {
+                all.calls.extend(calls);
+                all.causes.extend(causes);
+            }
+            None => seen.push(ClientSeen {
+                kind,
+                calls,
+                causes: causes.into_iter().collect(),
+                present: HashMap::new(),
+                connections: None,
+                peak: None,
+            }),
+        }
+    }
+    for client in &mut seen {
+        client.present = count(session, client.kind).await?;
     }
     Ok(seen)
 }
@@ -175,8 +216,7 @@ async fn sample(cluster: &Cluster, last: &Promotion) -> Result<HashMap<&'static 
     let mut sessions = HashMap::from([(Kind::Pgfollow.name(), 0), (Kind::Plain.name(), 0)]);
     for row in rows {
         let name: String = row.get(0);
-        let whose = |k: Kind| name == k.application() || k == Kind::Pgfollow && name == "pgfollow monitor";
-        if let Some(k) = [Kind::Pgfollow, Kind::Plain].into_iter().find(|k| whose(*k)) {
+        if let Some(k) = [Kind::Pgfollow, Kind::Plain].into_iter().find(|k| k.owns(&name)) {
             *sessions.entry(k.name()).or_default() += row.get::<_, i64>(1);
         }
     }

@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use tokio_postgres::Client as Sql;
 
 use super::fault::{Fault, Promotion};
+use super::fleet::Fleet;
 use super::prober::Probers;
 use super::progress::Progress;
 use super::record::TABLE;
@@ -56,7 +57,7 @@ impl Yours {
     /// # Errors
     /// A string that can't be used.
     pub(crate) fn new(conninfo: &str, trigger: &str, patience: Duration) -> Result<Self, Error> {
-        let connector = ours::connector(conninfo)?;
+        let connector = ours::connector(conninfo, true)?;
         Ok(Self { conninfo: conninfo.to_owned(), trigger: trigger.to_owned(), patience, connector })
     }
 
@@ -67,7 +68,11 @@ impl Yours {
         let sql = "select current_setting('server_version'), current_database()::text, current_user::text, \
                    current_setting('synchronous_standby_names') <> '' \
                      and current_setting('synchronous_commit') not in ('off', 'local'), \
-                   to_regclass($1::text) is not null, (select count(*) from pg_stat_replication)";
+                   to_regclass($1::text) is not null, (select count(*) from pg_stat_replication), \
+                   current_setting('max_connections')::int8, \
+                   current_setting('max_connections')::int8 - current_setting('superuser_reserved_connections')::int8 \
+                     - coalesce(current_setting('reserved_connections', true)::int8, 0) \
+                     - (select sum(numbackends) from pg_stat_database where datname is not null)::int8";
         let row = session.query_one(sql, &[&TABLE]).await.map_err(sql_failed("looking at the cluster"))?;
         let (version, database, user): (String, String, String) = (row.get(0), row.get(1), row.get(2));
         if row.get(4) {
@@ -95,14 +100,18 @@ impl Yours {
             notes.push(format!("No plain pool beside it, for tokio-postgres alone gets no session: {why}."));
         }
         let clients = if plan.plain { 2 } else { 1 };
-        let rate = clients * u32::from(plan.workers) * u32::from(plan.rate);
+        let Plan { instances, workers, .. } = *plan;
+        // Our own session is among those that are there, and stays.
+        Fleet { instances, workers, kinds: clients }.fits(row.get(6), row.get(7)).map_err(LabError::State)?;
+        let writers = clients * u32::from(instances) * u32::from(workers);
+        let rate = writers * u32::from(plan.rate);
         let question = format!(
             "This starts a real failover of the cluster behind {} (database {database}, user {user}, PostgreSQL {version}) \
              by running:\n  {}\nUntil it is over, {} sessions write {rate} rows a second into a new table, {TABLE}, \
              which is dropped at the end.",
             session.candidate(),
             self.trigger,
-            clients * u32::from(plan.workers),
+            writers,
         );
         let identity = ask_identity(&session).await?;
         let sync = row.get(3);

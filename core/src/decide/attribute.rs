@@ -51,6 +51,8 @@ const CALLS: usize = LOG / 2;
 const TRUST: Duration = Duration::from_millis(1_500);
 /// Reaching a primary takes at least this long in health, whatever was measured.
 const HEALTHY_LEAST: Duration = Duration::from_millis(5);
+/// And no longer than this: what a fleet's own start cost, all of it at once, is no measure of health.
+const HEALTHY_MOST: Duration = Duration::from_millis(250);
 
 /// What happened. Give facts in the order in which they become known; those about the past carry its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,7 +270,7 @@ impl Attribution {
             }
             Fact::Search { running } => self.tracks.search.set(running, at),
             Fact::SyncWait { host, waiting, since } => self.sync_wait(host, waiting, since, at),
-            Fact::Healthy { wait } => self.healthy = wait.max(HEALTHY_LEAST),
+            Fact::Healthy { wait } => self.healthy = wait.clamp(HEALTHY_LEAST, HEALTHY_MOST),
         }
         if self.tracks.len() > LOG {
             self.shorten(at);

@@ -18,7 +18,7 @@ use crate::host::HostId;
 
 /// Logins at once to one host. A login costs the server CPU (SCRAM: 4 ms); done side by side by a whole process, all
 /// would end late together, the first one too.
-const HANDSHAKES: usize = 2;
+pub(crate) const HANDSHAKES: usize = 2;
 /// Logins that may begin at once after a pause.
 const BURST: f64 = 2.0;
 /// The rate is never halved below this, in logins a second. Two at once to a host is the real brake on a server that
@@ -76,6 +76,7 @@ struct Host {
 #[derive(Debug)]
 pub struct Pace {
     most: f64,
+    handshakes: usize,
     rate: f64,
     tokens: f64,
     filled: Moment,
@@ -98,6 +99,7 @@ impl Pace {
     pub fn new(most: f64, jitter: f64, now: Moment) -> Self {
         Self {
             most,
+            handshakes: HANDSHAKES,
             rate: most,
             tokens: BURST,
             filled: now,
@@ -111,6 +113,12 @@ impl Pace {
             granted: BTreeSet::new(),
             hosts: BTreeMap::new(),
         }
+    }
+
+    /// With that many logins at once to one host instead of two.
+    #[must_use]
+    pub fn handshakes(self, at_once: usize) -> Self {
+        Self { handshakes: at_once.max(1), ..self }
     }
 
     /// A login to `host` wants to begin (without a host: a connect whose first host isn't known yet).
@@ -130,7 +138,7 @@ impl Pace {
         let mut dry = false;
         for asked in std::mem::take(&mut self.queue) {
             let Asked { ticket, host, price } = asked;
-            let busy = host.is_some_and(|h| self.under_way(h) >= HANDSHAKES);
+            let busy = host.is_some_and(|h| self.under_way(h) >= self.handshakes);
             let pays = price == Price::Token && !self.pass;
             if busy || (pays && (dry || !self.token_ready())) {
                 dry |= pays && !busy;
@@ -162,8 +170,9 @@ impl Pace {
 
     /// The first one that waits for nothing but a token.
     pub fn first_in_line(&self) -> Option<Ticket> {
-        let waits =
-            |a: &&Asked| a.price == Price::Token && a.host.is_none_or(|h| self.under_way(h) < HANDSHAKES);
+        let waits = |a: &&Asked| {
+            a.price == Price::Token && a.host.is_none_or(|h| self.under_way(h) < self.handshakes)
+        };
         self.queue.iter().find(waits).map(|a| a.ticket)
     }
 
@@ -332,6 +341,16 @@ mod tests {
         assert_eq!(p.poll(at(5_000), &mut rng), []);
         p.ended(first[0], Ended::Otherwise, at(5_000));
         assert_eq!(p.poll(at(5_000), &mut rng).len(), 1);
+    }
+
+    #[test]
+    fn without_the_bound_on_handshakes_all_who_want_to_begin_at_once() {
+        let (p, mut rng) = pace();
+        let mut p = p.handshakes(usize::MAX);
+        for _ in 0..10 {
+            p.ask(H, Price::Later);
+        }
+        assert_eq!(p.poll(at(0), &mut rng).len(), 10);
     }
 
     #[test]

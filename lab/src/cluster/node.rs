@@ -49,6 +49,8 @@ pub struct Node {
 struct State {
     postmaster: Option<Child>,
     changing: Changing,
+    /// It is stopped and let run in turns ([`super::Slowed`]).
+    slow: bool,
 }
 
 impl Node {
@@ -101,9 +103,21 @@ impl Node {
         self.postmaster_pid().is_some() || !processes_in(&self.data, false).is_empty()
     }
 
-    /// Whether its postmaster is stopped by a signal (frozen).
+    /// Whether its postmaster is stopped by a signal (frozen). One that is merely slowed down isn't.
     pub fn is_frozen(&self) -> bool {
-        self.postmaster_pid().is_some_and(is_stopped)
+        self.postmaster_pid().is_some_and(is_stopped) && !self.lock().slow
+    }
+
+    pub(super) fn begin_slow(&self) -> Result<(), LabError> {
+        self.moving()?;
+        match std::mem::replace(&mut self.lock().slow, true) {
+            true => Err(LabError::State(format!("{} is slowed down already", self.name()))),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn end_slow(&self) {
+        self.lock().slow = false;
     }
 
     /// Whether it would come up as a standby.
@@ -268,6 +282,9 @@ impl Node {
     /// SIGSTOP to all its processes: sockets stay open, nobody answers.
     pub async fn freeze(&self) -> Result<(), LabError> {
         let pid = self.moving()?;
+        if self.lock().slow {
+            return Err(LabError::State(format!("{} is slowed down: that would thaw it", self.name())));
+        }
         // The postmaster first: after it nothing new is forked.
         self.signal(pid, libc::SIGSTOP)?;
         wait_for(&format!("{} to freeze", self.name()), PATIENCE, || {
@@ -304,7 +321,7 @@ impl Node {
     /// Running and not frozen: it can heed what it is told.
     fn moving(&self) -> Result<i32, LabError> {
         let pid = self.running()?;
-        if is_stopped(pid) {
+        if self.is_frozen() {
             return Err(LabError::State(format!("{} is frozen: thaw it first", self.name())));
         }
         Ok(pid)

@@ -1,0 +1,104 @@
+//! How long the callers of one process were held up, by their calls alone: the measure of what a library says of it.
+
+use super::record::{Call, CallResult};
+
+/// A caller who waits this long for a session, while nobody takes writes, is held up.
+const HELD_UP: u64 = 20_000_000;
+/// Trouble that comes within this of a return belongs to the same outage.
+const QUIET: u64 = 3_000_000_000;
+
+/// The outages of failovers, each of which lasted from a fault until the new primary was ready, in ns and in order: each
+/// outage from the beginning of the first call that failed, or waited for its session because of the failover, until the
+/// first success after the last of those, and after whoever had begun to wait by then had a session. None goes beyond the
+/// last call. A slow write that is answered in the end is none.
+pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let from = failovers.first().map_or(u64::MAX, |(fault, _)| *fault);
+    let is_done = |c: &Call| matches!(c.result, CallResult::Ok { .. });
+    let mut done: Vec<u64> = calls.iter().filter(|c| is_done(c)).map(|c| c.end).collect();
+    done.sort_unstable();
+    let last = calls.iter().map(|c| c.end).max().unwrap_or(from);
+    let success = |after: u64| done.get(done.partition_point(|end| *end < after)).copied().unwrap_or(last);
+    let had = |c: &Call| c.had.unwrap_or(c.end);
+    let mut trouble: Vec<&Call> = calls.iter().copied().filter(|c| c.end >= from).collect();
+    let held_up = |c: &Call| {
+        had(c) - c.start >= HELD_UP
+            && failovers.iter().any(|(fault, ready)| c.start <= *ready && had(c) >= *fault)
+    };
+    trouble.retain(|c| !is_done(c) || held_up(c));
+    trouble.sort_unstable_by_key(|c| c.start);
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for c in trouble {
+        let back = success(if is_done(c) { had(c) } else { c.end });
+        match all.last_mut() {
+            Some((_, until)) if c.start <= *until + QUIET => *until = back.max(*until),
+            _ => all.push((c.start, back)),
+        }
+    }
+    for (_, until) in &mut all {
+        let first = *until;
+        let held = calls.iter().filter(|c| c.start < first && had(c) > first).map(|c| had(c));
+        *until = held.max().map_or(first, success);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use pgfollow::Class;
+
+    use super::super::record::CallError;
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn call(start: u64, had: u64, end: u64, ok: bool) -> Call {
+        let error = CallError { class: Class::Transient, code: "x".to_owned(), message: "x".to_owned() };
+        let result = if ok { CallResult::Ok { node: "a".to_owned() } } else { CallResult::Failed(error) };
+        let had = Some(had * MS);
+        Call { worker: 0, seq: 0, start: start * MS, had, end: end * MS, result }
+    }
+    fn of(calls: &[Call]) -> Vec<(u64, u64)> {
+        let all = outages(&calls.iter().collect::<Vec<_>>(), &[(1_000 * MS, 1_200 * MS)]);
+        all.into_iter().map(|(a, b)| (a / MS, b / MS)).collect()
+    }
+
+    #[test]
+    fn an_outage_lasts_from_the_first_lost_call_until_the_last_one_held_up_got_through() {
+        let calls = [
+            call(100, 100, 700, true),
+            call(990, 990, 1_000, false),
+            call(1_010, 1_010, 1_015, false),
+            call(1_020, 1_290, 1_300, true),
+            // It began to wait before anybody was back; whose success comes after that is no matter.
+            call(1_100, 1_340, 1_600, true),
+            call(1_310, 1_310, 1_350, true),
+            call(1_360, 1_360, 1_400, true),
+        ];
+        assert_eq!(of(&calls), [(990, 1_350)]);
+    }
+
+    #[test]
+    fn a_wait_during_the_failover_counts_and_one_after_it_or_a_slow_write_does_not() {
+        assert_eq!(of(&[call(1_000, 1_019, 1_020, true)]), []);
+        assert_eq!(of(&[call(1_000, 1_010, 1_900, true)]), []);
+        assert_eq!(of(&[call(1_201, 1_900, 1_901, true)]), []);
+        assert_eq!(of(&[call(1_200, 1_900, 1_901, true)]), [(1_200, 1_901)]);
+    }
+
+    #[test]
+    fn trouble_after_three_quiet_seconds_is_another_outage_and_one_without_an_end_lasts() {
+        let calls = [
+            call(1_000, 1_000, 1_010, false),
+            call(1_020, 1_020, 1_100, true),
+            call(4_100, 4_100, 4_200, false),
+            call(4_300, 4_300, 4_400, true),
+        ];
+        assert_eq!(of(&calls), [(1_000, 4_400)]);
+        let calls = [
+            call(1_000, 1_000, 1_010, false),
+            call(1_020, 1_020, 1_100, true),
+            call(4_101, 4_101, 4_200, false),
+        ];
+        assert_eq!(of(&calls), [(1_000, 1_100), (4_101, 4_200)]);
+    }
+}
