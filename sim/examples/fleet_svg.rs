@@ -80,8 +80,8 @@ fn main() -> std::io::Result<()> {
          .axis{{fill:none;stroke:#888}}.ideal{{stroke:#888;stroke-dasharray:4 4}}.logins{{stroke:#2a6fdb}}\
          .writes{{stroke:#1a8f4c}}.failures{{stroke:#c8372d}}\
          @media(prefers-color-scheme:dark){{text{{fill:#ddd}}}}</style>\n\
-         <text class=\"small\" x=\"{LEFT}\" y=\"16\">{instances} x {sessions} sessions, seconds since the new primary takes \
-         logins. Blue: logins; green: writes; red: calls that failed; dashed: what the node alone needs</text>\n"
+         <text class=\"small\" x=\"{LEFT}\" y=\"16\">{instances} x {sessions} sessions. \
+         Each second: logins (blue), writes (green), failures (red); dashed: the node alone would be through</text>\n"
     );
     for (i, (curve, name)) in curves.iter().enumerate() {
         svg += &panel(curve, i, name, most);

@@ -71,7 +71,7 @@ impl Fleet {
 /// What happened in a tenth of a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tenth {
-    /// Logins that the new primary finished.
+    /// Logins that the new primary finished, refused ones too.
     pub logins: u32,
     /// Writes that were acknowledged.
     pub successes: u32,

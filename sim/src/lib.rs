@@ -3,9 +3,9 @@
 //! [`World`] holds servers, processes and the network between them (`world.rs` the queue of events, `net.rs` the pipes,
 //! `backend.rs` and `sql.rs` a server's side of a connection, `node.rs` and `cluster.rs` servers, replication and every
 //! fault). The library dials into it by [`net::SimDial`]. [`run()`] draws a run from a seed: [`script`] tells what goes
-//! wrong, [`workload`] what the clients do, [`check`] holds what they were told against what the servers did.
+//! wrong, [`workload`] and [`service`] what the clients do, [`check`] holds what they were told against what the servers did.
 //!
-//! [`fleet`] lets a whole fleet fall upon one cold node.
+//! [`fleet`] lets a whole fleet fall upon one cold node, [`endless`] one process live through failover after failover.
 //!
 //! Nothing here waits for real time, and nothing is left to chance: the same seed gives the same run to the last byte,
 //! which its log's checksum shows.
