@@ -26,20 +26,27 @@ pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<(u64, u6
     };
     trouble.retain(|c| !is_done(c) || held_up(c));
     trouble.sort_unstable_by_key(|c| c.start);
-    let mut all: Vec<(u64, u64)> = Vec::new();
+    // Beginning, end so far, end of the last failed call.
+    let mut all: Vec<(u64, u64, u64)> = Vec::new();
     for c in trouble {
-        let back = success(if is_done(c) { had(c) } else { c.end });
+        let (back, failed) = if is_done(c) { (success(had(c)), c.start) } else { (success(c.end), c.end) };
         match all.last_mut() {
-            Some((_, until)) if c.start <= *until + QUIET => *until = back.max(*until),
-            _ => all.push((c.start, back)),
+            Some((_, until, error)) if c.start <= *until + QUIET => {
+                *until = back.max(*until);
+                if !is_done(c) {
+                    *error = failed.max(*error);
+                }
+            }
+            _ => all.push((c.start, back, failed)),
         }
     }
-    for (_, until) in &mut all {
-        let first = *until;
-        let held = calls.iter().filter(|c| c.start < first && had(c) > first).map(|c| had(c));
-        *until = held.max().map_or(first, success);
-    }
-    all
+    let end = |(began, _, error): (u64, u64, u64)| {
+        let first = success(error);
+        // Whoever began to wait later stood behind nothing but others who came back.
+        let held = calls.iter().filter(|c| c.start < first && had(c) > began).map(|c| had(c));
+        (began, success(held.max().map_or(first, |had| had.max(first))))
+    };
+    all.into_iter().map(end).collect()
 }
 
 #[cfg(test)]
