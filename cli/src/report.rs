@@ -29,6 +29,11 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A file may be anybody's: nothing in it may steer a terminal.
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
     let report = output::read(&args.file)
         .map_err(|e| e.to_string())
@@ -43,7 +48,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Some(out) = &args.html else {
         return match serde_json::to_string(&report) {
             Ok(json) if args.json => output::print(json),
-            _ => output::print(report.to_text().trim_end()),
+            _ => output::print(harmless(report.to_text().trim_end())),
         };
     };
     let written = page::render(&report)

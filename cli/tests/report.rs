@@ -40,3 +40,15 @@ fn the_text_begins_with_the_verdict_and_no_file_is_no_report() {
         assert!(stderr.contains("no report"), "{stderr}");
     }
 }
+
+#[test]
+fn a_hostile_file_steers_no_terminal() {
+    let example = std::fs::read_to_string(EXAMPLE).unwrap();
+    assert!(example.contains("db-a"));
+    let hostile = std::env::temp_dir().join(format!("pgfollow-hostile-{}.json", std::process::id()));
+    std::fs::write(&hostile, example.replace("db-a", r"\u001b]0;x\u0007db-a")).unwrap();
+    let (code, stdout, stderr) = pgfollow(&["report", hostile.to_str().unwrap()]);
+    std::fs::remove_file(&hostile).unwrap();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("db-a") && !stdout.contains(['\u{1b}', '\u{7}']), "{stdout:?}");
+}
