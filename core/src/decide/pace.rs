@@ -440,7 +440,7 @@ mod tests {
         }
         assert!(p.rate() < 3.0, "{}", p.rate());
         // At two a second, and one more each second, the last of ten would begin after 2.5 s.
-        assert_eq!(flood(&mut p, &mut rng, 10, 8, 4_300, 6_000), 10);
+        assert_eq!(flood(&mut p, &mut rng, 10, 8, 4_300, 6_400), 10);
     }
 
     #[test]
