@@ -1,5 +1,5 @@
 //! `cargo run -p pgfollow-sim --example fleet_svg -- docs`: writes `fleet-40x20.svg` into that folder. A fleet of 40 × 20
-//! sessions fails over onto a cold node, with the library and with the driver alone: logins that the node finished and
+//! sessions fails over onto a cold node, with the library, with it but no pace, and with the driver alone: logins that the node finished and
 //! writes that were acknowledged, second by second. `-- docs 500 20` draws another fleet.
 
 use std::fmt::Write as _;
@@ -70,10 +70,14 @@ fn main() -> std::io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: usize| words.get(i).and_then(|w| w.parse().ok()).unwrap_or(default);
     let (instances, sessions) = (number(1, 40), number(2, 20));
-    let names = [(Pace::On, "pgfollow"), (Pace::Plain, "the driver alone, without pace and jitter")];
+    let names = [
+        (Pace::On, "pgfollow"),
+        (Pace::Off, "pgfollow without pace and jitter"),
+        (Pace::Plain, "the driver alone"),
+    ];
     let curves = names.map(|(pace, name)| (fail_over(&Fleet::new(instances, sessions, pace, 1)), name));
     let most = u32::try_from(instances * sessions).unwrap_or(u32::MAX);
-    let height = 50.0 + 2.0 * PANEL;
+    let height = 50.0 + 3.0 * PANEL;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 {height}\" font-family=\"sans-serif\" font-size=\"14\">\n\
          <style>text{{fill:#333}}.small{{font-size:11px}}polyline{{fill:none;stroke-width:2}}\

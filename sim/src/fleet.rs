@@ -25,8 +25,7 @@ use crate::world::{Model, World};
 pub enum Pace {
     /// Through the library, with its defaults.
     On,
-    /// Through the library, with the highest connect rate that it takes and no jitter. Two logins at once to a host,
-    /// and slower where it suffers: that stays, and nobody can switch it off.
+    /// Through the library, with no limit to the connect rate nor to logins at once, and without jitter.
     Off,
     /// Without any pace or jitter, through the driver alone: the hosts in turn, five seconds each, again after 100 ms.
     Plain,
@@ -252,7 +251,8 @@ fn library(world: &Arc<World>, process: usize, pace: Pace, rng: &mut StdRng) -> 
         .dial(Arc::new(SimDial::new(world, process)))
         .seed(rng.random());
     if pace == Pace::Off {
-        builder = builder.set("max_connect_rate", "100000").config(|c| c.tuning(|t| t.jitter = 0.0));
+        let all_at_once = |t: &mut pgfollow::config::Tuning| (t.jitter, t.handshakes) = (0.0, usize::MAX);
+        builder = builder.set("max_connect_rate", "100000").config(|c| c.tuning(all_at_once));
     }
     builder.build().expect("the configuration is right")
 }
