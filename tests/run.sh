@@ -4,6 +4,8 @@ set -uo pipefail
 
 LAB_SKIPPED_TESTS=$(mktemp)
 export LAB_SKIPPED_TESTS
+# Most tests on real servers wait for something; more at once than there are cores.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-4}"
 trap 'rm -f "$LAB_SKIPPED_TESTS"' EXIT
 "${CARGO:-cargo}" test --workspace --all-features --no-fail-fast "$@"
 status=$?
