@@ -22,6 +22,18 @@ use scene::{Scene, brief, insert};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Breaks off the one commit's wait for the standby, as an operator does.
+async fn break_off_the_wait(scene: &Scene) {
+    let session = scene.cluster.node(0).session().await.expect("a session of the lab");
+    let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    wait_for_async("the wait for the standby", PATIENCE, || async {
+        let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
+        if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
+    })
+    .await
+    .expect("it waits");
+}
+
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -106,17 +118,7 @@ async fn a_broken_wait_for_a_standby_is_not_called_done_where_warnings_are_off()
         tx.batch_execute("SET LOCAL client_min_messages = error").await?;
         insert(tx, 1).await
     });
-    let break_off = async {
-        let session = scene.cluster.node(0).session().await.expect("a session of the lab");
-        let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-        wait_for_async("the wait for the standby", PATIENCE, || async {
-            let row = session.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
-            if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
-        })
-        .await
-        .expect("it waits");
-    };
-    let (said, ()) = tokio::join!(write, break_off);
+    let (said, ()) = tokio::join!(write, break_off_the_wait(&scene));
     assert!(said.is_err(), "called done, and no standby has it");
 }
 
@@ -135,16 +137,7 @@ async fn a_transaction_that_asked_for_a_standby_is_not_called_committed_without_
         tx.batch_execute("SET LOCAL synchronous_commit = on").await?;
         insert(tx, 1).await
     });
-    let break_off = async {
-        let sql = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-        wait_for_async("the wait for the standby", PATIENCE, || async {
-            let row = lab.query_one(sql, &[]).await.map_err(|e| e.to_string())?;
-            if row.get::<_, i64>(0) == 1 { Ok(()) } else { Err(String::new()) }
-        })
-        .await
-        .expect("it waits");
-    };
-    let (said, ()) = tokio::join!(write, break_off);
+    let (said, ()) = tokio::join!(write, break_off_the_wait(&scene));
     assert!(said.is_err(), "called done, and no standby has it");
 }
 

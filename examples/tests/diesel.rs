@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{WRITE, start, survives_a_kill};
+use common::{Fault, WRITE, start, survives};
 use diesel::QueryableByName;
 use diesel::sql_types::Text;
 use diesel_async::RunQueryDsl;
@@ -17,7 +17,7 @@ struct Landed {
 async fn a_diesel_pool_goes_on_at_the_promoted_host() {
     let Some((cluster, connector)) = start().await else { return };
     let pool = pgfollow_examples::diesel::pool(&connector).await.expect("a pool");
-    survives_a_kill(&cluster, move || {
+    survives(&cluster, Fault::Freeze, move || {
         let pool = pool.clone();
         async move {
             let mut connection = pool.get().await.map_err(|e| e.to_string())?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
-use common::{PATIENCE, WRITE, start, survives_a_kill};
+use common::{Fault, PATIENCE, bb8_survives, start};
 use pgfollow_lab::wait_for_async;
 use tower::ServiceExt;
 
@@ -17,15 +17,7 @@ async fn an_outage_and_its_causes_reach_prometheus() {
     let app = pgfollow_examples::metrics::app(pgfollow_examples::metrics::install().expect("the first one"));
     let Some((cluster, connector)) = start().await else { return };
     let pool = pgfollow_examples::bb8::pool(&connector).await.expect("a pool");
-    survives_a_kill(&cluster, move || {
-        let pool = pool.clone();
-        async move {
-            let session = pool.get().await.map_err(|e| e.to_string())?;
-            let row = session.query_one(WRITE, &[]).await;
-            Ok(row.map_err(|e| session.why().diagnose(e).to_string())?.get(0))
-        }
-    })
-    .await;
+    bb8_survives(&cluster, Fault::Kill, pool).await;
     let wanted = [
         "pgfollow_outage_duration_count 1".to_owned(),
         "pgfollow_outage_cause_bucket{cause=".to_owned(),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pgfollow::Connector;
+use pgfollow_examples::bb8::Manager;
 use pgfollow_lab::{Cluster, ClusterOptions, servers};
 
 /// Longer than anything here takes on a busy machine.
@@ -31,9 +32,18 @@ pub(crate) async fn start() -> Option<(Cluster, Connector)> {
     Some((cluster, connector))
 }
 
-/// Writers write without pause; the primary is killed and the standby promoted. Each of them must come back, by itself,
-/// and then go on at the promoted one without another error.
-pub(crate) async fn survives_a_kill<W, F>(cluster: &Cluster, write: W)
+/// What happens to the primary.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Its kernel resets the sockets.
+    Kill,
+    /// It says nothing any more.
+    Freeze,
+}
+
+/// Writers write without pause; the primary is lost and the standby promoted. Each of them must come back, by itself, and
+/// then go on at the promoted one without another error.
+pub(crate) async fn survives<W, F>(cluster: &Cluster, fault: Fault, write: W)
 where
     W: Fn() -> F + Clone + Send + 'static,
     F: Future<Output = Result<String, String>> + Send,
@@ -53,8 +63,13 @@ where
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    cluster.node(0).kill().await.expect("killed");
-    cluster.promote(1).await.expect("promoted");
+    if fault == Fault::Kill {
+        cluster.node(0).kill().await.expect("killed");
+        cluster.promote(1).await.expect("promoted");
+    } else {
+        cluster.node(0).freeze().await.expect("frozen");
+        cluster.promote_alone(1).await.expect("promoted");
+    }
     tokio::time::sleep(Duration::from_secs(5)).await;
     stop.store(true, Ordering::Relaxed);
     let (old, new) = (cluster.node(0).host().to_string(), cluster.node(1).host().to_string());
@@ -68,4 +83,17 @@ where
         let stray = log[first..].iter().find(|done| !there(done));
         assert!(stray.is_none(), "{stray:?}");
     }
+}
+
+/// [`survives`] through the bb8 example's pool.
+pub(crate) async fn bb8_survives(cluster: &Cluster, fault: Fault, pool: bb8::Pool<Manager>) {
+    survives(cluster, fault, move || {
+        let pool = pool.clone();
+        async move {
+            let session = pool.get().await.map_err(|e| e.to_string())?;
+            let row = session.query_one(WRITE, &[]).await;
+            Ok(row.map_err(|e| session.why().diagnose(e).to_string())?.get(0))
+        }
+    })
+    .await;
 }
