@@ -64,9 +64,9 @@ fn explained(fault: &str, true_causes: &[&str], more: &[&str]) {
     let sum = adds_up(fault, &json, SHARE);
     let client = &json["clients"][0];
     let named: f64 = true_causes.iter().map(|c| part(client, c)).sum();
-    // Of an outage that is over in a moment, being back takes its part.
+    // Being back takes its part: much of an outage that is over in a moment, or on a machine that does much else.
     assert!(
-        sum - named <= (sum * 0.1).max(150.0),
+        sum - named <= (sum * 0.2).max(150.0),
         "{fault}: {true_causes:?} are {named:.0} of {sum:.0} ms: {json:#}"
     );
     let main = client["main_cause"].as_str().unwrap_or_default();
@@ -95,8 +95,12 @@ fn each_faults_outage_is_charged_to_its_true_cause_and_to_the_last_moment() {
 
 /// Eight processes at once on a server that hardly has time, without pace and with it.
 #[test]
+#[ignore = "takes minutes: make proof"]
 fn a_fleet_without_pace_on_a_slow_node_is_its_own_storm_and_with_pace_it_is_not() {
-    let (Some(runs), Some(_)) = (runs(), servers()) else { return };
+    if servers().is_none() {
+        return;
+    }
+    let runs = runs().unwrap_or(1);
     for major in majors() {
         let major = major.to_string();
         for _ in 0..runs {
