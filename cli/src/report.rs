@@ -29,19 +29,27 @@ pub(crate) struct Args {
     json: bool,
 }
 
+fn parse(text: &str) -> Result<Report, String> {
+    serde_json::from_str(text).map_err(|e| {
+        let drill =
+            serde_json::from_str::<serde_json::Value>(text).is_ok_and(|v| v.get("promotions").is_some());
+        let hint =
+            if drill { "this is what `pgfollow drill --json` prints; a service's is wanted: " } else { "" };
+        format!("no report: {hint}{e} (Connector::report(), as JSON)")
+    })
+}
+
 /// A file may be anybody's: nothing in it may steer a terminal.
 fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let report = output::read(&args.file)
-        .map_err(|e| e.to_string())
-        .and_then(|text| serde_json::from_str::<Report>(&text).map_err(|e| e.to_string()));
+    let report = output::read(&args.file).map_err(|e| e.to_string()).and_then(|text| parse(&text));
     let report = match report {
         Ok(report) => report,
         Err(e) => {
-            output::complain(format_args!("{}: no report: {e}", args.file.display()));
+            output::complain(format_args!("{}: {e}", args.file.display()));
             return ExitCode::from(exit::USAGE);
         }
     };

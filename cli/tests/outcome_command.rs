@@ -33,6 +33,15 @@ async fn the_table_is_made_once_on_the_primary_and_rid_only_of_rows_that_nobody_
     assert_eq!((code, &json["class"]), (Some(1), &json!("permanent")), "{stderr}");
     assert!(stderr.contains("outcome install"), "{stderr}");
 
+    session
+        .batch_execute("CREATE SCHEMA pgfollow; CREATE TABLE pgfollow.outcome (x int)")
+        .await
+        .expect("theirs");
+    let (code, _, stderr) = run(&["install", &uri]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("another table than ours"), "{stderr}");
+    session.batch_execute("DROP TABLE pgfollow.outcome").await.expect("gone");
+
     for new in [true, false] {
         let (code, json, stderr) = run(&["install", &uri, "--grant", "odd \"one"]);
         assert_eq!(

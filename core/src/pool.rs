@@ -408,7 +408,7 @@ impl Shared {
             );
         }
         let mut attempts = Vec::new();
-        if let Some(e) = state.last_failure.as_ref().filter(|_| counts.opening > 0) {
+        if let Some(e) = &state.last_failure {
             message.push_str("; the last one could not be opened: ");
             message.push_str(e.message());
             attempts = e.attempts().to_vec();

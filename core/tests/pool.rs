@@ -266,6 +266,16 @@ async fn a_wrong_password_reaches_every_waiting_caller_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_whose_time_is_over_hears_why_no_session_could_be_opened() {
+    for patience in [Duration::from_millis(300), Duration::from_secs(2)] {
+        let pool = Pool::connect("host=127.0.0.1 port=1 user=u").unwrap();
+        let e = pool.acquire_within(patience).await.unwrap_err();
+        assert_eq!(e.code(), Code::DeadlinePassed, "{e}");
+        assert!(e.to_string().contains("refused") && !e.attempts().is_empty(), "{patience:?}: {e}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_pool_refuses_waits_for_what_is_lent_and_leaves_nothing() {
     let Some(cluster) = cluster(0).await else { return };
     let pool = pool(&cluster, 3);

@@ -16,6 +16,9 @@ pub(super) fn rows(plain: bool) -> Vec<String> {
          table"
             .to_owned(),
         "  called not done, but done: writes in the table whose error was taken for \"certainly not done\"".to_owned(),
+        "  causes: the outage as its calls had it; of the way back to the new primary, up to 250 ms count as what came \
+         before"
+            .to_owned(),
     ];
     if plain {
         lines.push(

@@ -18,7 +18,15 @@ const CREATE: &str = "CREATE SCHEMA IF NOT EXISTS pgfollow; \
         'pgfollow: one row for each transaction that can be asked for (d done, v void). Purge with: pgfollow outcome purge'; \
     COMMENT ON SCHEMA pgfollow IS 'pgfollow'";
 
-const LOOK: &str = "SELECT c.relpersistence::text, c.relkind::text FROM pg_catalog.pg_class c \
+/// What stands there: its kind, and whether it has the columns and the key (anything else would be found out by the first
+/// check, long after).
+const LOOK: &str = "SELECT c.relpersistence::text, c.relkind::text, \
+    (SELECT count(*) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped \
+        AND a.atttypid = CASE a.attname WHEN 'token' THEN 'uuid'::pg_catalog.regtype \
+            WHEN 'state' THEN '\"char\"'::pg_catalog.regtype WHEN 'made_at' THEN 'timestamptz'::pg_catalog.regtype END) = 3 \
+    AND EXISTS (SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a \
+        ON a.attrelid = c.oid AND a.attnum = i.indkey[0] AND a.attname = 'token' \
+        WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indnatts = 1 AND i.indpred IS NULL) FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname = 'pgfollow' AND c.relname = 'outcome'";
 
@@ -80,9 +88,15 @@ pub async fn purge(connector: &Connector, patience: Duration) -> Result<u64, Err
 async fn found(session: &Session, deadline: Deadline) -> Result<Installed, Error> {
     let row = run(session, deadline, session.query_opt(LOOK, &[])).await?;
     let Some(row) = row else { return Ok(Installed::New) };
-    match (row.get(0), row.get(1)) {
-        ("p", "r") => Ok(Installed::Before),
-        ("u", "r") => Err(Error::new(
+    match (row.get(0), row.get(1), row.get(2)) {
+        ("p", "r", true) => Ok(Installed::Before),
+        ("p", "r", false) => Err(Error::new(
+            Code::Server,
+            Class::Permanent,
+            "pgfollow.outcome is another table than ours (token uuid primary key, state \"char\", made_at timestamptz): \
+             drop it or rename it, then install again",
+        )),
+        ("u", "r", _) => Err(Error::new(
             Code::Server,
             Class::Permanent,
             "pgfollow.outcome is an unlogged table, which a crash empties: ALTER TABLE pgfollow.outcome SET LOGGED",
