@@ -398,6 +398,9 @@ pub struct Tuning {
     pub grace: Duration,
     /// Our own runtime stalled when a timer came this late: silence in that window proves nothing.
     pub stall: Duration,
+    /// Tokens of outcome checks are drawn from the connector's seed, so that a simulation can be played again. Never in
+    /// service: two connectors with one seed would take each other's commits for their own.
+    pub seeded_tokens: bool,
 }
 
 impl Default for Tuning {
@@ -420,6 +423,7 @@ impl Default for Tuning {
             watchful_interval: ms(250),
             grace: ms(1_000),
             stall: ms(200),
+            seeded_tokens: false,
         }
     }
 }

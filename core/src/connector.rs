@@ -172,7 +172,7 @@ impl Connector {
         dial: Option<Arc<dyn Dial>>,
         seed: Option<u64>,
     ) -> Result<Self, Error> {
-        let settling = Settling::new(seed);
+        let settling = Settling::new(seed, config.tuning.seeded_tokens);
         let seed = seed.unwrap_or_else(process_seed);
         let resolver = resolver.unwrap_or_else(|| {
             Arc::new(Resolver::new(

@@ -61,7 +61,8 @@ const TABLE_REST: Duration = Duration::from_secs(60);
 /// What a connector keeps for [`crate::retry`]: chance, how much was repeated lately, and the checks' sessions.
 pub(crate) struct Settling {
     chance: Mutex<StdRng>,
-    system: SystemRandom,
+    /// `None`: keys are drawn from `chance`.
+    system: Option<SystemRandom>,
     budget: Mutex<Budget>,
     table_rests: Mutex<Moment>,
     turns: Semaphore,
@@ -76,10 +77,10 @@ struct Checks {
 }
 
 impl Settling {
-    pub(crate) fn new(seed: Option<u64>) -> Self {
+    pub(crate) fn new(seed: Option<u64>, seeded_tokens: bool) -> Self {
         Self {
             chance: Mutex::new(StdRng::seed_from_u64(seed.unwrap_or_else(crate::connector::process_seed))),
-            system: SystemRandom::new(),
+            system: (!seeded_tokens).then(SystemRandom::new),
             budget: Mutex::default(),
             table_rests: Mutex::new(Moment::ZERO),
             turns: Semaphore::new(AT_ONCE),
@@ -90,8 +91,9 @@ impl Settling {
     /// A token's key. From the system each time: keys must differ from those of every other process, also of one that was
     /// forked, restored or given the same seed. `None` where the system has no randomness.
     pub(crate) fn id(&self) -> Option<u128> {
+        let Some(system) = &self.system else { return Some(lock(&self.chance).random()) };
         let mut id = [0; 16];
-        self.system.fill(&mut id).ok()?;
+        system.fill(&mut id).ok()?;
         Some(u128::from_ne_bytes(id))
     }
 

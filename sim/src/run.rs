@@ -257,8 +257,12 @@ pub(crate) fn connector(
     rng: &mut StdRng,
 ) -> Connector {
     let names = "postgresql://app@db-0,db-1,db-2/orders?target_session_attrs=read-write&sslmode=disable";
+    let repeatable = |t: &mut Tuning| {
+        t.seeded_tokens = true;
+        tuning(t);
+    };
     let builder = Connector::builder(names)
-        .config(|c| c.environment(Environment::empty()).tuning(tuning))
+        .config(|c| c.environment(Environment::empty()).tuning(repeatable))
         .resolver(Arc::new(SimResolve(Arc::clone(world))))
         .dial(Arc::new(SimDial::new(world, process)))
         .seed(rng.random());

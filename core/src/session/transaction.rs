@@ -47,7 +47,8 @@ impl<'a> Transaction<'a> {
         if let Err(error) = why.bounded(limit, inner.batch_execute(&text)).await {
             // Looked at before the driver's transaction, dropped here, sends its ROLLBACK.
             let before = ["", "SET"].contains(&why.member().tap.tag().as_str());
-            let refused = error.code() == Code::Server && before;
+            // One that ends the session may have come instead of an answer.
+            let refused = error.code() == Code::Server && before && why.member().tap.fatal().is_none();
             return Err(match error.sqlstate() {
                 // An earlier statement had failed; with COMMIT alone the server would say so by its tag.
                 Some(s) if s.as_str() == "25P02" => CommitFailed::at_commit(rolled_back(&why)),
