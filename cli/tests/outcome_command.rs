@@ -40,7 +40,7 @@ async fn the_table_is_made_once_on_the_primary_and_rid_only_of_rows_that_nobody_
     let (code, _, stderr) = run(&["install", &uri]);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("another table than ours"), "{stderr}");
-    session.batch_execute("DROP TABLE pgfollow.outcome").await.expect("gone");
+    session.batch_execute("DROP SCHEMA pgfollow CASCADE").await.expect("gone");
 
     for new in [true, false] {
         let (code, json, stderr) = run(&["install", &uri, "--grant", "odd \"one"]);
