@@ -446,14 +446,15 @@ async fn refused(why: &Why, ends: u64, error: Error, deadline: Deadline) -> Erro
     if member.tap.ends() != ends {
         return control(why).noting(format_args!("it returned: {error}"));
     }
-    if !seen || (member.tap.busy() && !member.tap.harmless()) {
-        let error = error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare));
+    let in_doubt = !seen || (member.tap.busy() && !member.tap.harmless());
+    // A bare `?` knows only the SQLSTATE, and calls every lost connection an unknown outcome.
+    let error = error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare));
+    if in_doubt {
         return error
             .with_class(Class::UnknownOutcome)
             .noting("what the closure sent and didn't wait for may have ended the transaction");
     }
-    // A bare `?` knows only the SQLSTATE, and calls every lost connection an unknown outcome.
-    error.into_bare().map_or_else(|e| e, |bare| why.diagnose(bare))
+    error
 }
 
 /// The closure ended its transaction: what it did before may be committed, and what it did after was in none.

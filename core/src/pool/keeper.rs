@@ -147,6 +147,7 @@ async fn settle(mut settling: Settling) {
     let Some(held) = &mut settling.held else { return };
     let mut settled = clean(&held.session).await;
     held.mark = None;
+    held.session.member().rest_ends();
     held.session.forget_messages();
     if settled && held.bare {
         let opener = settling.shared.upgrade().map(|s| Arc::clone(s.connector.monitor()));

@@ -104,7 +104,8 @@ impl Messages {
     /// Drops what nobody has read.
     pub(super) fn forget(&self) {
         let mut s = lock(&self.0.state);
-        (s.missed, _) = (0, s.queue.clear());
+        s.missed = 0;
+        s.queue.clear();
     }
 
     fn close(&self) {
