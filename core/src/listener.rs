@@ -420,8 +420,9 @@ impl Task {
             }
         }
         *listened = wanted.names;
-        self.out.0.heard_again();
+        // First, so that whoever reads of the gap's end finds that it listens.
         self.apply.send_replace(Some(wanted.revision));
+        self.out.0.heard_again();
         Ok(())
     }
 }
