@@ -11,6 +11,7 @@ mod pooler;
 mod replication;
 mod slow;
 mod start;
+mod template;
 
 use std::collections::BTreeSet;
 use std::fmt;

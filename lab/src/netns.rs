@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{LabError, sys};
+use crate::{LabError, skipped, sys};
 
 /// Tells the child that it is the one inside; holds the number of the namespace it came from.
 const MARKER: &str = "PGFOLLOW_LAB_OUTER_NETNS";
@@ -76,6 +76,28 @@ pub async fn rerun(args: Vec<OsString>) -> Result<ExitStatus, LabError> {
             let _ = sys::send_signal(pid, hand_on);
         }
     }
+}
+
+/// For a test that cuts networks: whether it is inside a private namespace, set up and free of everybody else's
+/// traffic. If not, runs `test` (the calling test itself) once more, alone and inside one, and passes its failure on;
+/// counts it as skipped where namespaces can't be had.
+///
+/// # Panics
+/// If the run inside fails.
+pub async fn alone<T>(test: T) -> bool {
+    if is_rerun() {
+        set_up().unwrap_or_else(|e| panic!("{e}"));
+        return true;
+    }
+    // A function's type is named by its path: the crate's name, then the test's as its harness knows it.
+    let path = std::any::type_name_of_val(&test);
+    let name = path.split_once("::").map_or(path, |(_, name)| name);
+    match rerun(["--exact", name, "--nocapture"].map(Into::into).to_vec()).await {
+        Ok(status) => assert!(status.success(), "inside: {status}"),
+        Err(e @ LabError::Io { .. }) => skipped(e),
+        Err(e) => panic!("{e}"),
+    }
+    false
 }
 
 /// In the child: brings loopback up, opens the low ports, gives the namespace a resolv.conf of its own

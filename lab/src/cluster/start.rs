@@ -1,7 +1,4 @@
-//! Starting a cluster fast: one initdb, copies of its stopped data directory, all servers at once.
-//!
-//! No template is kept between clusters: copies of one would share the system identifier, and two clusters
-//! must never look like one.
+//! Starting a cluster fast: one fresh data directory, copies of it, all servers at once.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,8 +9,8 @@ use std::time::Duration;
 use super::conf::{Changing, Fixed};
 use super::home::Home;
 use super::network::link_address;
-use super::{APP_DATABASE, APP_USER, Cluster, ClusterOptions, Node, PROBE_TABLE, Secrets};
-use crate::process::{RunAs, command, run};
+use super::{APP_DATABASE, APP_USER, Cluster, ClusterOptions, Node, PROBE_TABLE, Secrets, template};
+use crate::process::RunAs;
 use crate::wait::wait_for_async;
 use crate::{LabError, sys};
 
@@ -35,7 +32,7 @@ pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> 
         Some(p) => p,
         None => free_port(&addresses, options.nodes)?,
     };
-    let secrets = Secrets { superuser: random_hex()?, app: random_hex()? };
+    let secrets = Secrets { superuser: template::superuser_password()?, app: random_hex()? };
     let home = Home::create(RunAs::choose()?)?;
     let nodes: Vec<Arc<Node>> = (1..)
         .zip(&addresses)
@@ -69,21 +66,11 @@ pub(super) async fn start(options: ClusterOptions) -> Result<Cluster, LabError> 
 }
 
 impl Cluster {
-    /// initdb for the first node, copies for the others.
+    /// A fresh directory for the first node, copies for the others.
     async fn make_data(&self, options: &ClusterOptions) -> Result<(), LabError> {
         let run_as = self.home.run_as();
         let first = &self.nodes[0].data;
-        let password = self.home.path().join("initdb.password");
-        Home::write(run_as, &password, &self.secrets.superuser, 0o600)?;
-        let mut initdb = command(self.binaries.dir().join("initdb"), run_as);
-        initdb.args(["--no-sync", "--no-instructions", "--username=postgres", "--encoding=UTF8"]);
-        initdb.args(["--locale=C", "--auth=scram-sha-256", "--pwfile"]).arg(&password);
-        // Small segments: less to copy now, and less at each promotion, which fills the new timeline's first.
-        initdb.arg("--wal-segsize=1");
-        initdb.arg("-D").arg(first);
-        run("initdb", initdb).await?;
-        let _ = std::fs::remove_file(&password);
-
+        template::make_data(&self.binaries, &self.home, first).await?;
         let write = |name: &str, text: &str| Home::write(run_as, &first.join(name), text, 0o600);
         write("postgresql.conf", "include 'lab.conf'\n")?;
         write("pg_hba.conf", options.hba.as_deref().unwrap_or(DEFAULT_HBA))?;
@@ -94,11 +81,7 @@ impl Cluster {
                 write("root.crt", ca)?;
             }
         }
-        let copies = self.nodes[1..].iter().map(|node| {
-            let mut cp = command("cp", run_as);
-            cp.arg("-R").arg(first).arg(&node.data);
-            run("copying the data directory", cp)
-        });
+        let copies = self.nodes[1..].iter().map(|node| template::copy(run_as, first, &node.data));
         futures_util::future::try_join_all(copies).await.map(|_| ())
     }
 
@@ -197,7 +180,7 @@ fn free_port(own: &[Ipv4Addr], nodes: usize) -> Result<u16, LabError> {
     Err(LabError::State("no port is free on all the addresses".into()))
 }
 
-fn random_hex() -> Result<String, LabError> {
+pub(super) fn random_hex() -> Result<String, LabError> {
     let bytes = sys::random_bytes().map_err(LabError::io("drawing a password"))?;
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
