@@ -33,7 +33,7 @@ proof:
 	FAILOVERS=1000 $(CARGO) test -p pgfollow-sim --test thousand -- --nocapture
 	RUNS=$(or $(RUNS),1) $(CARGO) test -p pgfollow-cli --test drill_causes -- --nocapture --include-ignored --test-threads 1
 	for major in 15 18; do \
-		LAB_PG_MAJOR=$$major $(CARGO) test -p pgfollow --test report -- --nocapture --test-threads 1 || exit 1; done
+		LAB_PG_MAJOR=$$major $(CARGO) test -p pgfollow --test real report:: -- --nocapture --test-threads 1 || exit 1; done
 	RUNS=$(or $(RUNS),50) $(CARGO) test -p pgfollow-cli --test soak -- --nocapture
 
 setup:

@@ -485,7 +485,7 @@ fn edits(a: &str, b: &str) -> usize {
 /// `docs/options.md`, made from the table.
 pub fn options_markdown() -> String {
     let mut out = String::from(
-        "# Options\n\n<!-- Made from core/src/config/table.rs: UPDATE=1 cargo test -p pgfollow --test options_doc -->\n\n\
+        "# Options\n\n<!-- Made from core/src/config/table.rs: UPDATE=1 cargo test -p pgfollow --test pure options_doc -->\n\n\
          One connection string configures everything: libpq's URI or keyword/value form. Each value is taken from the \
          first of these that has it: the string (or the builder), the service file, the environment, the default. \
          `PGFOLLOW_HOSTS` (`host[:port],…`, as in a URI) replaces the candidates of any string. \

@@ -11,5 +11,8 @@ fn the_options_page_is_not_stale() {
         fs::write(&path, &made).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == made, "docs/options.md is stale: UPDATE=1 cargo test -p pgfollow --test options_doc");
+    assert!(
+        found == made,
+        "docs/options.md is stale: UPDATE=1 cargo test -p pgfollow --test pure options_doc"
+    );
 }

@@ -2,6 +2,6 @@
 
 mod axum;
 mod bb8;
+#[path = "../common/mod.rs"]
 mod common;
 mod diesel;
-mod metrics;

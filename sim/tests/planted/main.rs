@@ -5,7 +5,7 @@
 //! token, a token undone by the work, a number taken anew after a crash, a cancel during a commit's wait. [`pool`]: stale
 //! reuse, no pace, no jitter, a queue without a limit, a flush for the 25006 of a READ ONLY block.
 //!
-//! Two can only be shown to the pure machine, by an input of its vectors (`core/tests/topology_vectors.rs`): two primaries
+//! Two can only be shown to the pure machine, by an input of its vectors (`core/tests/pure/topology_vectors.rs`): two primaries
 //! of an equal timeline and an equal switch point (`conflict-07`, with `conflict-03` to `-05`), and a name server on this
 //! very machine that must not prove the network (`veto-d-02`).
 

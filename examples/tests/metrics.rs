@@ -1,11 +1,13 @@
-//! The figures that Prometheus gets of a failover.
+//! The figures that Prometheus gets of a failover. A program of its own: they are those of the whole process.
 #![allow(clippy::print_stderr, reason = "words for people")]
+
+mod common;
 
 use std::time::Duration;
 
-use super::common::{Fault, PATIENCE, bb8_survives, start};
 use axum::body::Body;
 use axum::http::Request;
+use common::{Fault, PATIENCE, bb8_survives, start};
 use pgfollow_lab::wait_for_async;
 use tower::ServiceExt;
 
