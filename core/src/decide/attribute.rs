@@ -185,7 +185,7 @@ struct Candidate {
     success: Option<(Moment, HostId)>,
     /// The first success after the last error.
     success_after_error: bool,
-    first_success: Option<Moment>,
+    first_success: Option<(Moment, HostId)>,
     initial: OutageCause,
     lost: Option<HostId>,
     failed: u64,
@@ -364,6 +364,13 @@ impl Attribution {
             // What succeeded before was no return.
             self.trouble(began, OutageCause::DeadSocket);
         }
+        // Nor was the last answer that the lost host still gave.
+        let Some(c) = self.candidate.as_mut().filter(|c| c.lost == Some(host)) else { return };
+        c.first_success.take_if(|(_, on)| *on == host);
+        if c.success.take_if(|(_, on)| *on == host).is_some() {
+            c.success_after_error = false;
+            self.waits.values_mut().for_each(|w| w.late = true);
+        }
     }
 
     /// Whatever was answered in the end was on no dead socket: it is forgotten.
@@ -433,7 +440,7 @@ impl Attribution {
             return;
         }
         let Some(c) = &mut self.candidate else { return };
-        c.first_success.get_or_insert(at);
+        c.first_success.get_or_insert((at, host));
         if at >= c.last_trouble {
             c.success.get_or_insert((at, host));
             c.success_after_error = true;
@@ -559,7 +566,7 @@ impl Attribution {
             lost: c.lost,
             back,
             ready: ready.filter(|r| *r > began),
-            first_success: c.first_success.filter(|s| *s >= began && *s <= until),
+            first_success: c.first_success.map(|(at, _)| at).filter(|s| *s >= began && *s <= until),
             failed: c.failed,
             other_errors: c.other_errors,
             unknown: c.unknown,
