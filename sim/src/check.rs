@@ -73,6 +73,8 @@ pub struct Counts {
     pub monitor_logins: (usize, usize),
     /// The longest wait for a pool's session.
     pub waited: Duration,
+    /// The most backends beyond its pool's size that a process had where commits waited for a standby.
+    pub surplus: usize,
     /// The longest job.
     pub longest: Duration,
     /// How long each process waited for its first acknowledged write on each new primary, once that was possible.
@@ -162,7 +164,7 @@ pub(crate) fn judge(
             broken.extend(wrong.filter(|t| error(t).is_some()).map(|t| Broken::Unprovoked(describe(t))));
         }
         outcomes::check(w, ledger, &mut broken, &mut counts);
-        rates::check(w, bounds, &mut broken, &mut counts);
+        rates::check(w, ledger, bounds, &mut broken, &mut counts);
         if calm {
             rates::unprovoked(w, ledger, &mut broken);
         }

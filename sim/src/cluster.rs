@@ -315,6 +315,7 @@ impl Inner {
     pub(crate) fn power_off(&mut self, node: usize) {
         self.hit(node);
         self.say_fault(format_args!("db-{node} loses its power"));
+        self.conns.retain(|_, c| c.node != node || !(c.orphan && c.client.closed));
         for c in self.conns.values_mut().filter(|c| c.node == node) {
             c.server = None;
         }
