@@ -37,9 +37,9 @@ impl Default for Bounds {
             recovery: Duration::from_secs(12),
             logins: (15, 116),
             monitor_logins: (15, 150),
-            // A monitor's probe session that is dead without a word holds up what callers' sessions say of a restarted host
-            // until it misses its deadline (1 s); then the next dial comes within 600 ms.
-            resumed: Duration::from_millis(2_000),
+            // Where the old primary lives and answers nobody searches: a standby is asked each second, 1.2 s with jitter; and
+            // what is harmless on the old one has a second to end. Everything else is sooner.
+            resumed: Duration::from_millis(2_300),
         }
     }
 }

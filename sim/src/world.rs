@@ -249,8 +249,8 @@ pub(crate) struct Inner {
     pub(crate) leader: usize,
     /// So much of its history was confirmed by a standby: whatever was acknowledged, if replication is synchronous.
     pub(crate) safe: usize,
-    /// It was promoted, and no standby follows yet.
-    pub(crate) unready: bool,
+    /// It was promoted then, and no standby follows yet.
+    pub(crate) unready: Option<u64>,
     pub(crate) truth: Truth,
     pub(crate) log: Log,
     pub(crate) known: Known,
@@ -283,7 +283,7 @@ impl World {
             next_entry: 0,
             leader: 0,
             safe: 0,
-            unready: false,
+            unready: None,
             truth: Truth::default(),
             log: Log { keep: keep_log, ..Log::default() },
             known: Known::default(),
