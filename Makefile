@@ -1,8 +1,7 @@
-# Every step of CI is a target here; `.ci/run` calls them. JOBS, RUNS and SEEDS may be set.
+# Every step of CI is a target here; `.ci/run` calls them. JOBS, RUNS, SEEDS and FAILOVERS may be set.
 .PHONY: check test proof fmt clippy doc deny gen-check bench drill setup
 
 CARGO ?= cargo
-SEEDS ?= 10000
 export CARGO_TERM_COLOR ?= auto
 
 # All that must hold before a commit lands.
@@ -27,14 +26,9 @@ test: setup
 	@CARGO="$(CARGO)" tests/run.sh
 
 # What takes long: the simulation at length; on real servers each fault's explanation (RUNS times), each on two versions,
-# and one process through RUNS real failovers (50 without RUNS: some ten minutes).
+# and one process through RUNS real failovers (50 without RUNS: some ten minutes). Run again, it resumes.
 proof:
-	SEEDS=$(SEEDS) $(CARGO) test -p pgfollow-sim --test seeds -- --nocapture
-	FAILOVERS=1000 $(CARGO) test -p pgfollow-sim --test thousand -- --nocapture
-	RUNS=$(or $(RUNS),1) $(CARGO) test -p pgfollow-cli --test drill_causes -- --nocapture --include-ignored --test-threads 1
-	for major in 15 18; do \
-		LAB_PG_MAJOR=$$major $(CARGO) test -p pgfollow --test real report:: -- --nocapture --test-threads 1 || exit 1; done
-	RUNS=$(or $(RUNS),50) $(CARGO) test -p pgfollow-cli --test soak -- --nocapture
+	@CARGO="$(CARGO)" tests/proof.sh
 
 setup:
 	@tests/setup.sh

@@ -287,12 +287,13 @@ fn success(c: &Candidate, took: Duration) -> Record {
     Record { message: "connected".to_owned(), ..record(c, Stage::Role, took) }
 }
 
-/// The caller's deadline passed before its login's turn came. `to`: where it would have gone.
+/// The caller's deadline passed before its login's turn came, or will before the login is over. `to`: where it would have gone.
 pub(crate) fn never_began(to: Option<&Candidate>, waited: Duration) -> Error {
     let attempt = to.map(|c| Record {
         code: Some(Code::DeadlinePassed),
         class: Some(Class::Transient),
-        message: "its turn to log in (max_connect_rate) had not come when the caller's deadline passed"
+        message: "its turn to log in (max_connect_rate) had not come when the caller's deadline passed, or too late for a \
+            login, by how long the last ones took there"
             .to_owned(),
         ..record(c, Stage::Pace, waited)
     });

@@ -15,7 +15,7 @@ use crate::connect::{self, Tools};
 use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
 use crate::decide::outcome::Promotion;
-use crate::decide::pace::Price;
+use crate::decide::pace::{Ended, Price};
 use crate::decide::topology::{Input, Snapshot, State};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
@@ -412,6 +412,11 @@ impl Connector {
             monitor.recorder.stage(Stage::Pace, waited);
             connect::never_began(to.as_ref(), waited)
         })?;
+        if deadline.left(clock::now()).is_some_and(|left| left < monitor.pace.takes(host)) {
+            turn.done(Ended::NotBegun);
+            monitor.recorder.stage(Stage::Pace, waited);
+            return Err(connect::never_began(to.as_ref(), waited));
+        }
         let options = Options {
             walk: config.host_walk,
             sslmode: config.tls.sslmode,
@@ -422,6 +427,7 @@ impl Connector {
             stagger_min: tuning.stagger_min,
             fastest_rtt: monitor.fastest_rtt(),
             prefer: known(),
+            slow_login: monitor.pace.takes(host),
             first_write: self.first_write(attrs),
             local_dir: config.local_socket_dir.clone(),
         };

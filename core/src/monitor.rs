@@ -176,8 +176,13 @@ impl Monitor {
 
     /// Takes one fact and carries out what follows from it.
     pub(crate) fn feed(self: &Arc<Self>, input: Input) {
-        if let Input::ProbeConnected { host, row, .. } | Input::ProbeAnswered { host, row, .. } = &input {
-            lock(&self.promotions).note(*host, row);
+        match &input {
+            Input::ProbeConnected { host, row, .. } | Input::ProbeAnswered { host, row, .. } => {
+                lock(&self.promotions).note(*host, row);
+            }
+            Input::SessionOpened { host, facts: RoleFacts { row: Some(row), .. }, .. }
+            | Input::SessionTerm { host, row, .. } => lock(&self.promotions).primary(*host, row),
+            _ => {}
         }
         let mut topology = lock(&self.topology);
         let now = clock::now();

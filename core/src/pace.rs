@@ -122,6 +122,11 @@ impl Governor {
             .with_retry_after(predicted - patience))
     }
 
+    /// How long a login to `host` takes, where it suffers under logins just now.
+    pub(crate) fn takes(&self, host: Option<HostId>) -> Duration {
+        host.map_or(Duration::ZERO, |h| lock(&self.state).pace.takes(h, clock::now()))
+    }
+
     /// Another host is primary now.
     pub(crate) fn new_primary(&self) {
         let mut state = lock(&self.state);

@@ -91,6 +91,11 @@ impl Backend {
     pub(crate) fn in_sync_wait(&self) -> bool {
         self.waiting.is_some()
     }
+
+    /// Whether it has something to do: what stopped processes haven't read yet, too.
+    pub(crate) fn at_work(&self, stopped: bool) -> bool {
+        self.current.is_some() || self.waiting.is_some() || (stopped && !self.inbuf.is_empty())
+    }
 }
 
 /// What became of a statement.
@@ -132,7 +137,12 @@ impl Inner {
             if self.nodes[node].frozen || b.current.is_some() || b.waiting.is_some() {
                 return;
             }
-            let Some(frame) = wire::next_frame(&mut b.inbuf, b.started) else { return };
+            let Some(frame) = wire::next_frame(&mut b.inbuf, b.started) else {
+                if c.orphan {
+                    self.cut(id, false);
+                }
+                return;
+            };
             let refused = frame.kind == 0 && self.refuses(node).is_some();
             let Some(c) = self.conns.get_mut(&id) else { return };
             let Some(b) = c.server.as_mut() else { return };
@@ -154,8 +164,7 @@ impl Inner {
                 }
                 b'S' => self.model.statement_us,
                 b'X' => {
-                    c.server = None;
-                    self.down(id, Event::DownEnd { conn: id, reset: false });
+                    self.cut(id, false);
                     return;
                 }
                 _ => {
@@ -255,9 +264,10 @@ impl Inner {
 
     /// The server's end goes.
     pub(crate) fn cut(&mut self, id: ConnId, reset: bool) {
-        if let Some(c) = self.conns.get_mut(&id)
-            && c.server.take().is_some()
-        {
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        if c.orphan && c.client.closed {
+            self.conns.remove(&id);
+        } else if c.server.take().is_some() {
             self.down(id, Event::DownEnd { conn: id, reset });
         }
     }
@@ -302,6 +312,8 @@ impl Inner {
             return;
         }
         b.logged_in = true;
+        self.count_backends(process, node);
+        let Some(b) = self.backend(id) else { return };
         Message::Auth(0).encode(&mut b.out);
         Message::param("server_version", VERSION).encode(&mut b.out);
         Message::param("client_encoding", "UTF8").encode(&mut b.out);
@@ -310,6 +322,20 @@ impl Inner {
         Message::Key { pid, secret: secret(pid) }.encode(&mut b.out);
         Message::Ready(b'I').encode(&mut b.out);
         self.say(id);
+    }
+
+    /// Where commits wait, what callers gave up takes a server's slots.
+    fn count_backends(&mut self, process: usize, node: usize) {
+        if self.nodes[node].waits.is_empty() {
+            return;
+        }
+        let callers = |c: &&crate::world::Conn| {
+            let of = |b: &Backend| b.logged_in && !b.monitor;
+            c.process == process && c.node == node && c.server.as_ref().is_some_and(of)
+        };
+        let count = self.conns.values().filter(callers).count();
+        let most = self.truth.backends.entry(process).or_default();
+        *most = count.max(*most);
     }
 
     fn cancel(&mut self, node: usize, pid: i32, key: i32) {

@@ -50,8 +50,10 @@ impl Inner {
         let new = self.nodes[from].wal.get(have..upto).map(<[Entry]>::to_vec).unwrap_or_default();
         self.nodes[to].wal.extend(new);
         self.nodes[to].timeline = self.nodes[from].timeline;
-        if from == self.leader && std::mem::take(&mut self.unready) {
-            self.truth.ready.push((self.now, from));
+        if from == self.leader
+            && let Some(promoted) = self.unready.take()
+        {
+            self.writable_at_last(from, promoted);
         }
         let range = self.model.replication_us;
         let at = self.now + self.draw(range);
@@ -140,11 +142,18 @@ impl Inner {
         n.cools(now);
         let timeline = n.timeline;
         self.leader = node;
+        self.unready = self.model.sync.then_some(now);
         if !self.model.sync {
-            self.truth.ready.push((now, node));
+            self.writable_at_last(node, now);
         }
-        self.unready = self.model.sync;
         self.say_fault(format_args!("db-{node} is primary on timeline {timeline}"));
+    }
+
+    /// A promoted server can acknowledge a write. What was hit while it could not says nothing of what comes now.
+    fn writable_at_last(&mut self, node: usize, promoted: u64) {
+        if self.truth.hits.iter().all(|hit| *hit <= promoted) {
+            self.truth.ready.push((self.now, node));
+        }
     }
 
     /// Promotes a standby by a restart, as some services do: until it is up nobody is let in, and then it is cold.
@@ -183,8 +192,11 @@ impl Inner {
         self.say_fault(format_args!("db-{node} becomes a standby of db-{primary}"));
         self.end_sessions(node, "57P01", "terminating connection due to administrator command", true);
         self.down_processes(node, Power::Starting);
+        let timeline = self.nodes[primary].timeline;
         let n = &mut self.nodes[node];
         (n.in_recovery, n.fenced, n.isolated, n.replayed) = (true, false, false, None);
+        // Who is rewound gets the other's history of timelines with it.
+        n.timeline = n.timeline.max(timeline);
         self.follow(node, primary);
         self.start(node, takes);
     }
@@ -270,6 +282,12 @@ impl Inner {
         }
     }
 
+    /// Everything takes so much longer, or as long as ever.
+    pub(crate) fn slow_down(&mut self, extra_us: u64) {
+        self.truth.hits.push(self.now);
+        self.paths.iter_mut().flatten().for_each(|p| p.extra_us = extra_us);
+    }
+
     /// A fast shutdown: every session hears of it, and the standbys get all that there is.
     pub(crate) fn stop(&mut self, node: usize) {
         self.hit(node);
@@ -315,6 +333,7 @@ impl Inner {
     pub(crate) fn power_off(&mut self, node: usize) {
         self.hit(node);
         self.say_fault(format_args!("db-{node} loses its power"));
+        self.conns.retain(|_, c| c.node != node || !(c.orphan && c.client.closed));
         for c in self.conns.values_mut().filter(|c| c.node == node) {
             c.server = None;
         }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use pgfollow::net::BoxFuture;
 use pgfollow::tokio_postgres::{self, Client};
-use pgfollow::{Connector, Environment, clock};
+use pgfollow::{Connector, clock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::net::{SimDial, SimResolve};
+use crate::net::SimDial;
 use crate::node::{Node, Power};
-use crate::run::in_simulated_time;
+use crate::run::{builder, in_simulated_time};
 use crate::workload::insert;
 use crate::world::{Model, World};
 
@@ -244,12 +244,7 @@ impl Held {
 }
 
 fn library(world: &Arc<World>, process: usize, pace: Pace, rng: &mut StdRng) -> Connector {
-    let names = "postgresql://app@db-0,db-1,db-2/orders?target_session_attrs=read-write&sslmode=disable";
-    let mut builder = Connector::builder(names)
-        .config(|c| c.environment(Environment::empty()))
-        .resolver(Arc::new(SimResolve(Arc::clone(world))))
-        .dial(Arc::new(SimDial::new(world, process)))
-        .seed(rng.random());
+    let mut builder = builder("db-0,db-1,db-2", world, process, rng);
     if pace == Pace::Off {
         let all_at_once = |t: &mut pgfollow::config::Tuning| (t.jitter, t.handshakes) = (0.0, usize::MAX);
         builder = builder.set("max_connect_rate", "100000").config(|c| c.tuning(all_at_once));

@@ -5,7 +5,8 @@
 //! fault). The library dials into it by [`net::SimDial`]. [`run()`] draws a run from a seed: [`script`] tells what goes
 //! wrong, [`workload`] and [`service`] what the clients do, [`check`] holds what they were told against what the servers did.
 //!
-//! [`fleet`] lets a whole fleet fall upon one cold node, [`endless`] one process live through failover after failover.
+//! [`fleet`] lets a whole fleet fall upon one cold node, [`endless`] one process live through failover after failover,
+//! [`downtime`] takes a pool's only server away for long.
 //!
 //! Nothing here waits for real time, and nothing is left to chance: the same seed gives the same run to the last byte,
 //! which its log's checksum shows.
@@ -13,6 +14,7 @@
 mod backend;
 pub mod check;
 mod cluster;
+pub mod downtime;
 pub mod endless;
 pub mod fleet;
 pub mod net;

@@ -22,6 +22,9 @@ use crate::backend::Backend;
 use crate::node::Power;
 use crate::world::{ConnId, Dialled, Event, Inner, World};
 
+/// How often a server at work looks whether its client is there (`client_connection_check_interval`, as the library sets it).
+const CONNECTION_CHECK: u64 = 500_000;
+
 /// How a stream ended for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
@@ -86,9 +89,28 @@ impl Inner {
         c.client.wake();
     }
 
+    /// The client's end is closed. Its backend brings to an end what came before that, a commit too, and a commit waits for
+    /// its standby whoever hears of it.
     pub(crate) fn client_gone(&mut self, id: ConnId) {
-        // Its backend ends with it: what wasn't committed is gone.
-        self.conns.remove(&id);
+        let now = self.now;
+        let Some(c) = self.conns.get_mut(&id) else { return };
+        let busy = c.server.as_ref().is_some_and(|b| b.at_work(self.nodes[c.node].frozen));
+        if !busy {
+            self.conns.remove(&id);
+            return;
+        }
+        c.orphan = true;
+        self.push(now + CONNECTION_CHECK, Event::Unheard { conn: id });
+    }
+
+    /// `client_connection_check_interval`: a statement that nobody waits for is broken off, but for a commit's wait.
+    pub(crate) fn unheard(&mut self, id: ConnId) {
+        let Some(c) = self.conns.get(&id) else { return };
+        if self.nodes[c.node].frozen {
+            self.push(self.now + CONNECTION_CHECK, Event::Unheard { conn: id });
+        } else if c.server.as_ref().is_none_or(|b| !b.in_sync_wait()) {
+            self.conns.remove(&id);
+        }
     }
 
     pub(crate) fn server_gone(&mut self, id: ConnId, reset: bool) {
@@ -103,9 +125,15 @@ impl Inner {
             return;
         }
         c.client.finish(StreamEnd::TimedOut);
-        c.server = None;
         c.held.clear();
-        if c.client.closed {
+        let closed = c.client.closed;
+        if c.server.as_ref().is_some_and(Backend::in_sync_wait) {
+            // It looks at nothing but its standby.
+            c.orphan = true;
+            return;
+        }
+        c.server = None;
+        if closed {
             self.conns.remove(&id);
         }
     }

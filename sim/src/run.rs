@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use pgfollow::config::Tuning;
-use pgfollow::{Class, Connector, Environment, Token, clock};
+use pgfollow::{Class, Connector, ConnectorBuilder, Environment, Token, clock};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -250,23 +250,28 @@ async fn ask_again(connectors: &[Connector], ledger: &Ledger) {
     }
 }
 
+/// A connector of a process to those hosts.
+pub(crate) fn builder(hosts: &str, world: &Arc<World>, process: usize, rng: &mut StdRng) -> ConnectorBuilder {
+    let text = format!("postgresql://app@{hosts}/orders?target_session_attrs=read-write&sslmode=disable");
+    Connector::builder(&text)
+        .config(|c| c.environment(Environment::empty()))
+        .resolver(Arc::new(SimResolve(Arc::clone(world))))
+        .dial(Arc::new(SimDial::new(world, process)))
+        .seed(rng.random())
+}
+
 pub(crate) fn connector(
     world: &Arc<World>,
     process: usize,
     tuning: fn(&mut Tuning),
     rng: &mut StdRng,
 ) -> Connector {
-    let names = "postgresql://app@db-0,db-1,db-2/orders?target_session_attrs=read-write&sslmode=disable";
     let repeatable = |t: &mut Tuning| {
         t.seeded_tokens = true;
         tuning(t);
     };
-    let builder = Connector::builder(names)
-        .config(|c| c.environment(Environment::empty()).tuning(repeatable))
-        .resolver(Arc::new(SimResolve(Arc::clone(world))))
-        .dial(Arc::new(SimDial::new(world, process)))
-        .seed(rng.random());
-    builder.build().expect("the configuration is right")
+    let builder = builder("db-0,db-1,db-2", world, process, rng);
+    builder.config(|c| c.tuning(repeatable)).build().expect("the configuration is right")
 }
 
 /// Writes what the library says of itself into the log.

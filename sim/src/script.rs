@@ -234,9 +234,9 @@ impl Teller<'_> {
             }
             Story::Latency => {
                 let extra = self.rng.random_range(5_000..400_000);
-                self.act(|w| w.paths.iter_mut().flatten().for_each(|p| p.extra_us = extra));
+                self.act(|w| w.slow_down(extra));
                 self.pause(500, 6_000).await;
-                self.act(|w| w.paths.iter_mut().flatten().for_each(|p| p.extra_us = 0));
+                self.act(|w| w.slow_down(0));
             }
             Story::StandbyDown => {
                 let standby = (old + self.rng.random_range(1..3_usize)) % 3;

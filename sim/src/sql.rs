@@ -42,6 +42,8 @@ pub(crate) enum Sql {
         start: i64,
         end: bool,
     },
+    /// Which of these backends are at work, and whether they wait for a standby.
+    AtWork(Vec<i32>),
     /// The library's own questions: expressions and the names of their columns.
     Ask(Vec<(Expr, String)>),
     Set,
@@ -96,6 +98,11 @@ impl Sql {
                 let end = text.contains("pg_terminate_backend");
                 pid.zip(number(text)).map_or(Self::Unknown, |(pid, start)| Self::Twin { pid, start, end })
             }
+            "SELECT" if text.contains("state = 'active' AND pid IN (") => {
+                let list = text.rsplit(['(', ')']).nth(1).unwrap_or_default();
+                let pids: Result<_, _> = list.split(',').map(|pid| pid.trim().parse()).collect();
+                pids.map_or(Self::Unknown, Self::AtWork)
+            }
             "SELECT" if text.contains("pg_logical_emit_message(true") => Self::Emit,
             "SELECT" if text.contains("FROM writes") => number(text).map_or(Self::Unknown, Self::Look),
             "SELECT" if text.contains("fail(") => {
@@ -117,6 +124,7 @@ impl Sql {
             Self::Look(_) => &["id"],
             Self::Fail(_) | Self::Sleep(_) | Self::Emit => &["nothing"],
             Self::Token { check: true, .. } => &["state"],
+            Self::AtWork(_) => &["pid", "waits"],
             Self::Twin { end: false, .. } => &["waits"],
             Self::Twin { end: true, .. } => &["waits", "ended"],
             _ => &[],
@@ -273,6 +281,8 @@ mod tests {
         assert_eq!(Sql::read("SELECT id FROM writes WHERE id = 12"), Sql::Look(12));
         assert_eq!(Sql::read("SELECT pg_sleep(0.25)"), Sql::Sleep(250_000));
         assert_eq!(Sql::read("START TRANSACTION READ ONLY"), Sql::Begin { read_only: true });
+        let looks = "SELECT pid, true FROM pg_stat_activity WHERE state = 'active' AND pid IN (7, 12)";
+        assert_eq!(Sql::read(looks), Sql::AtWork(vec![7, 12]));
         assert_eq!(Sql::read("DROP TABLE writes"), Sql::Unknown);
         assert_eq!(statements(" ; "), [Sql::Empty]);
     }

@@ -106,6 +106,8 @@ pub(crate) enum Event {
     Down { conn: ConnId, bytes: Bytes, tells: u32 },
     /// The client has closed.
     UpEnd { conn: ConnId },
+    /// A backend looks whether its client is there.
+    Unheard { conn: ConnId },
     /// The server's end is closed or reset.
     DownEnd { conn: ConnId, reset: bool },
     /// A request has had its processor time.
@@ -163,6 +165,8 @@ pub(crate) struct Conn {
     pub(crate) node: usize,
     pub(crate) client: ClientEnd,
     pub(crate) server: Option<Backend>,
+    /// Its client is gone, and the backend has something to bring to an end.
+    pub(crate) orphan: bool,
     /// Its own packets get lost (one flow of many).
     pub(crate) black: bool,
     /// Since when its packets get lost.
@@ -222,6 +226,9 @@ pub(crate) struct Truth {
     pub(crate) asked: BTreeSet<String>,
     /// Waits for a session.
     pub(crate) waits: Vec<Wait>,
+    /// The most backends that each process's callers had at one server while commits waited there for a standby, those that
+    /// nobody hears of any more among them.
+    pub(crate) backends: BTreeMap<usize, usize>,
 }
 
 pub(crate) struct Inner {
@@ -242,8 +249,8 @@ pub(crate) struct Inner {
     pub(crate) leader: usize,
     /// So much of its history was confirmed by a standby: whatever was acknowledged, if replication is synchronous.
     pub(crate) safe: usize,
-    /// It was promoted, and no standby follows yet.
-    pub(crate) unready: bool,
+    /// It was promoted then, and no standby follows yet.
+    pub(crate) unready: Option<u64>,
     pub(crate) truth: Truth,
     pub(crate) log: Log,
     pub(crate) known: Known,
@@ -276,7 +283,7 @@ impl World {
             next_entry: 0,
             leader: 0,
             safe: 0,
-            unready: false,
+            unready: None,
             truth: Truth::default(),
             log: Log { keep: keep_log, ..Log::default() },
             known: Known::default(),
@@ -390,6 +397,7 @@ impl Inner {
             node,
             client: ClientEnd::default(),
             server: None,
+            orphan: false,
             black: false,
             silent_since: None,
             held: Vec::new(),
@@ -460,6 +468,7 @@ impl Inner {
             Event::Down { conn, bytes, tells } => self.delivered(conn, bytes, tells),
             Event::UpEnd { conn } => self.client_gone(conn),
             Event::DownEnd { conn, reset } => self.server_gone(conn, reset),
+            Event::Unheard { conn } => self.unheard(conn),
             Event::Done { conn, node, incarnation } => {
                 if self.nodes[node].incarnation == incarnation {
                     self.done(conn);
@@ -502,7 +511,7 @@ impl Inner {
                     return None;
                 }
             }
-            Event::Silence { .. } => {}
+            Event::Silence { .. } | Event::Unheard { .. } => {}
         }
         Some(event)
     }

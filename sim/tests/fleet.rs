@@ -33,6 +33,28 @@ fn forty_times_twenty_are_back_without_a_relapse_and_without_pace_they_relapse()
     }
 }
 
+/// A run of some minutes (`make proof`).
+#[test]
+#[ignore = "takes minutes unoptimised; make proof runs it"]
+#[expect(clippy::print_stdout, reason = "the figures of a run")]
+fn ten_fleets_are_back_without_a_relapse() {
+    for seed in 1..=10 {
+        let fleet = Fleet { lasts: Duration::from_secs(20), ..Fleet::new(40, 20, Pace::On, seed) };
+        let curve = fail_over(&fleet);
+        let back = curve.back.expect("everybody is back");
+        let times = back.as_secs_f64() / curve.ideal.as_secs_f64();
+        println!(
+            "seed {seed}: back after {back:?}, {times:.2} x what the node alone needs, {} relapses",
+            curve.relapses
+        );
+        assert!(
+            times <= 1.5 && curve.relapses == 0,
+            "seed {seed}: {times:.2} x, {} relapses",
+            curve.relapses
+        );
+    }
+}
+
 #[test]
 fn a_curve_can_be_drawn_again() {
     let fleet = Fleet { lasts: Duration::from_secs(10), ..Fleet::new(4, 5, Pace::On, 7) };

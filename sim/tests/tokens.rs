@@ -70,3 +70,31 @@ fn a_check_waits_for_the_original_that_still_runs_and_gives_up_after_its_lock_ti
         assert_eq!(state(&b.simple_query(CHECK).await.expect("an answer")).as_deref(), Some("d"));
     });
 }
+
+/// What keeps the places of commits that their callers gave up goes by that (`core/src/pool/kept.rs`).
+#[test]
+fn a_commit_that_waits_for_a_standby_is_seen_to_wait_when_its_client_has_gone() {
+    in_simulated_time(async {
+        // Nobody is there to confirm.
+        let world = World::new(Model { nodes: 1, ..Model::default() }, 1, false);
+        tokio::spawn(Arc::clone(&world).drive());
+        let (a, b) = (client(&world).await, client(&world).await);
+        let call = tokio::time::timeout(
+            Duration::from_secs(1),
+            a.batch_execute("INSERT INTO writes (id) VALUES (1)"),
+        );
+        assert!(call.await.is_err(), "it waits");
+        drop(a);
+        clock::sleep_until(clock::now() + Duration::from_secs(20)).await;
+        let at_work = "SELECT pid, coalesce(wait_event = 'SyncRep', false) FROM pg_catalog.pg_stat_activity \
+            WHERE state = 'active' AND pid IN (1, 2)";
+        let answer = b.simple_query(at_work).await.expect("an answer");
+        let rows: Vec<_> = answer
+            .iter()
+            .filter_map(
+                |m| if let SimpleQueryMessage::Row(r) = m { Some((r.get(0)?, r.get(1)?)) } else { None },
+            )
+            .collect();
+        assert_eq!(rows, [("1", "t")]);
+    });
+}

@@ -51,6 +51,8 @@ pub struct Options {
     /// The known primary, while the topology is fresh: it is dialled alone, and the race starts when that fails or is
     /// slow. Ignored by `strict`.
     pub prefer: Option<Candidate>,
+    /// How long the last login to `prefer` took, where that server suffers under logins just now; zero else.
+    pub slow_login: Duration,
     /// The process's first write session: all candidates at once, and the winner is handed out when each has
     /// answered or failed, after this long at most (`Tuning::first_write_wait`). Ignored by `strict`.
     pub first_write: Option<Duration>,

@@ -300,9 +300,11 @@ pub fn by_number(given: &Given, seen: Option<&NumberSeen>, ended: Ended, promoti
         && seen.start == Some(start)
         && seen.replay == replay;
     let next = given.timeline.and_then(|t| t.checked_add(1));
-    // The number stood in the log before the point at which the new timeline began, so it can't be given out again.
+    // The number stood in the log before the point at which the new timeline began, so it can't be given out again. Two
+    // servers can have begun timelines of the same number: the new one must continue that of the transaction's server.
     let inherited = promotions.iter().any(|p| {
         Some(p.timeline) == next
+            && p.from == Some(start)
             && seen.timeline == next
             && seen.start == Some(p.start)
             && seen.replay == Some(p.replay)
@@ -330,6 +332,10 @@ pub struct Promotion {
     pub start: i64,
     /// What it had replayed: where the new timeline begins.
     pub replay: u64,
+    /// When the primary of the timeline before was started. `None` where none was seen, or several: the number of a
+    /// timeline that another server had begun unseen is taken again.
+    #[serde(default)]
+    pub from: Option<i64>,
 }
 
 /// The promotions that were watched.
@@ -337,6 +343,8 @@ pub struct Promotion {
 pub struct Promotions {
     /// Servers in recovery, by the start of their life.
     standbys: HashMap<HostId, i64>,
+    /// Each host's last life as a primary: its timeline, and its start.
+    primaries: HashMap<HostId, (u32, i64)>,
     seen: Vec<Promotion>,
 }
 
@@ -349,6 +357,7 @@ impl Promotions {
             self.standbys.insert(host, start);
             return;
         }
+        self.primary(host, row);
         if self.standbys.remove(&host) != Some(start) {
             return;
         }
@@ -356,8 +365,23 @@ impl Promotions {
             if self.seen.len() == PROMOTIONS {
                 self.seen.remove(0);
             }
-            self.seen.push(Promotion { timeline, start, replay });
+            self.seen.push(Promotion { timeline, start, replay, from: self.only_primary(timeline) });
         }
+    }
+
+    /// A caller's session tells of its host: of a primary only, for it may tell what was true a while ago.
+    pub fn primary(&mut self, host: HostId, row: &TermRow) {
+        if let (false, Some(timeline), Some(start)) = (row.in_recovery, row.timeline, row.start_time) {
+            self.primaries.insert(host, (timeline, start));
+        }
+    }
+
+    /// The start of the one server that was seen as the primary of the timeline before that one.
+    fn only_primary(&self, next: u32) -> Option<i64> {
+        let mut starts =
+            self.primaries.values().filter(|(t, _)| t.checked_add(1) == Some(next)).map(|(_, s)| *s);
+        let one = starts.next()?;
+        starts.all(|other| other == one).then_some(one)
     }
 
     /// The last ones, oldest first.
@@ -392,10 +416,31 @@ mod tests {
         assert_eq!(p.seen(), []);
         p.note(HostId(3), &row(true, 12, 100));
         p.note(HostId(3), &row(false, 12, 150));
-        assert_eq!(p.seen(), [Promotion { timeline: 2, start: 12, replay: 150 }]);
+        assert_eq!(p.seen(), [Promotion { timeline: 2, start: 12, replay: 150, from: None }]);
         // Seen again later: nothing new.
         p.note(HostId(3), &row(false, 12, 150));
         assert_eq!(p.seen().len(), 1);
+    }
+
+    #[test]
+    fn a_promotion_continues_the_timeline_of_the_only_primary_that_was_seen_on_it() {
+        let first = |start| TermRow { timeline: Some(1), ..row(false, start, 0) };
+        let promoted = |primaries: &[(u32, i64)]| {
+            let mut p = Promotions::default();
+            for (host, start) in primaries {
+                p.primary(HostId(*host), &first(*start));
+            }
+            p.note(HostId(9), &row(true, 12, 100));
+            p.note(HostId(9), &row(false, 12, 150));
+            p.seen()[0].from
+        };
+        assert_eq!(promoted(&[]), None);
+        assert_eq!(promoted(&[(1, 10)]), Some(10));
+        // By another address of it; restarted in place.
+        assert_eq!(promoted(&[(1, 10), (2, 10)]), Some(10));
+        assert_eq!(promoted(&[(1, 10), (1, 11)]), Some(11));
+        // Each has begun the timeline by itself.
+        assert_eq!(promoted(&[(1, 10), (2, 11)]), None);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! Rules: a token bucket (`max_connect_rate`, burst 2). A login that took over three times as long as that host's logins
 //! do in health, a full server (53300) and one that starts or stops (57P03) halve the rate (at least 2/s stay); each
 //! calm second adds one, and so does each login that was quick: those left over by a storm shall not wait for seconds at
-//! a server that is well again. The first login after a new primary was found waits for nothing. Logins that a walk makes beside
-//! its first one are paid for afterwards: over any time, logins ≤ rate × seconds + burst + one walk's hosts a failover.
+//! a server that is well again. One that began before the last halving halves nothing: it stood in the queue of before. A
+//! login that would outlast its caller's patience, by how long the last one took, isn't begun. The first login after a new
+//! primary was found waits for nothing. Logins that a walk makes beside its first one are paid for afterwards: over any
+//! time, logins ≤ rate × seconds + burst + one walk's hosts a failover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -30,6 +32,8 @@ const SLOW: u32 = 3;
 const NOT_SLOW: Duration = Duration::from_millis(25);
 /// Bad news within this of the last halving is the same news.
 const SAME_NEWS: Duration = Duration::from_millis(500);
+/// How long the last login took says something of the next one for so long.
+const FRESH: Duration = Duration::from_secs(1);
 /// Each calm one of these adds one login a second.
 const CALM: Duration = Duration::from_secs(1);
 
@@ -57,6 +61,8 @@ pub enum Ended {
     Refused,
     /// In any other way, which says nothing of the server's strength.
     Otherwise,
+    /// It was let begin, and never did.
+    NotBegun,
 }
 
 #[derive(Debug)]
@@ -70,6 +76,8 @@ struct Asked {
 struct Host {
     under_way: usize,
     healthy: Option<Duration>,
+    /// How long the last login took, and when it ended.
+    last: Option<(Duration, Moment)>,
 }
 
 /// The governor of one connector.
@@ -201,23 +209,37 @@ impl Pace {
             self.queue.retain(|a| a.ticket != ticket);
             return;
         };
+        if how == Ended::NotBegun {
+            self.tokens = (self.tokens + 1.0).min(BURST);
+        }
         let Some(host) = host else { return };
         let entry = self.hosts.entry(host).or_default();
         entry.under_way = entry.under_way.saturating_sub(1);
-        let suffers = match how {
+        match how {
             Ended::LoggedIn(took) => {
+                entry.last = Some((took, now));
                 let slow = entry.learn(took);
                 if took <= NOT_SLOW {
                     self.fill(now);
                     self.rate = (self.rate + 1.0).min(self.most);
                 }
-                slow
+                // It stood in the queue that was there when it began.
+                if slow {
+                    self.slow_down(took, now);
+                }
             }
-            Ended::Refused => true,
-            Ended::Otherwise => false,
-        };
-        if suffers {
-            self.slow_down(now);
+            Ended::Refused => self.slow_down(Duration::ZERO, now),
+            Ended::Otherwise | Ended::NotBegun => {}
+        }
+    }
+
+    /// How long a login that begins now would take, where the servers suffer and somebody has just found out. Who has less
+    /// time left need not begin: given up half-way, it costs the server as much as any other, and serves nobody.
+    pub fn takes(&self, host: HostId, now: Moment) -> Duration {
+        let last = self.hosts.get(&host).and_then(|h| h.last);
+        match last {
+            Some((took, at)) if self.rate < self.most && now - at <= FRESH => took,
+            _ => Duration::ZERO,
         }
     }
 
@@ -258,9 +280,10 @@ impl Pace {
         }
     }
 
-    fn slow_down(&mut self, now: Moment) {
+    /// Bad news, of a login that began so long ago: if that was before the last halving, it is of what led to that.
+    fn slow_down(&mut self, age: Duration, now: Moment) {
         self.fill(now);
-        if self.rate < self.most && now - self.changed < SAME_NEWS {
+        if self.rate < self.most && now - self.changed < SAME_NEWS.max(age) {
             return;
         }
         self.rate = (self.rate / 2.0).max(FLOOR.min(self.most));
@@ -428,6 +451,48 @@ mod tests {
         assert!((p.rate() - 10.0).abs() < 1e-9, "20 ms is nobody's suffering");
         log_in(&mut p, &mut rng, 200, at(11_000));
         assert!((p.rate() - 5.0).abs() < 1e-9);
+    }
+
+    /// Logs in on an idle governor.
+    fn log_in(p: &mut Pace, rng: &mut StdRng, took: u64, ends: u64) {
+        let t = p.ask(H, Price::Later);
+        p.poll(at(ends - took), rng);
+        p.ended(t, Ended::LoggedIn(Duration::from_millis(took)), at(ends));
+    }
+
+    #[test]
+    fn logins_that_began_before_the_rate_was_halved_do_not_halve_it_again() {
+        let (mut p, mut rng) = pace();
+        log_in(&mut p, &mut rng, 5, 1_000);
+        log_in(&mut p, &mut rng, 700, 2_000);
+        assert!((p.rate() - 5.0).abs() < 1e-9);
+        // Later than the same news, and as old.
+        log_in(&mut p, &mut rng, 650, 2_600);
+        assert!((p.rate() - 5.0).abs() < 1e-9);
+        log_in(&mut p, &mut rng, 600, 2_700);
+        assert!((p.rate() - 2.5).abs() < 1e-9, "{}", p.rate());
+    }
+
+    #[test]
+    fn how_long_a_login_takes_is_told_of_a_server_that_suffers_and_while_it_is_news() {
+        let (mut p, mut rng) = pace();
+        log_in(&mut p, &mut rng, 5, 1_000);
+        assert_eq!(p.takes(HostId(0), at(1_000)), Duration::ZERO);
+        log_in(&mut p, &mut rng, 700, 2_000);
+        assert_eq!(p.takes(HostId(0), at(2_900)), Duration::from_millis(700));
+        assert_eq!(p.takes(HostId(1), at(2_900)), Duration::ZERO);
+        assert_eq!(p.takes(HostId(0), at(3_100)), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_may_begin_and_does_not_leaves_its_token_to_the_next() {
+        let (mut p, mut rng) = pace();
+        let tickets: Vec<Ticket> = (0..3).map(|_| p.ask(None, Price::Token)).collect();
+        assert_eq!(p.poll(at(0), &mut rng), tickets[..2]);
+        p.ended(tickets[0], Ended::NotBegun, at(1));
+        assert_eq!(p.poll(at(1), &mut rng), []);
+        // What is left of its interval, chance included.
+        assert_eq!(p.poll(at(20), &mut rng), tickets[2..]);
     }
 
     #[test]

@@ -149,6 +149,19 @@ fn the_known_primary_is_dialled_alone_and_nobody_looks_names_up() {
     assert_eq!(world.run().dialled(), ["P"]);
 }
 
+/// A fleet logs in there: each dial to another host would cost a login of the rate, so the next callers would wait.
+#[test]
+fn a_primary_that_suffers_under_logins_is_left_alone_for_twice_what_the_last_one_took() {
+    let mut world = World::new(FOLLOW, &[&[("S", STANDBY)], &[("P", PRIMARY)]]);
+    world.options.prefer = Some(world.candidate(1, 0));
+    world.place(1, 0).takes = 900 * MS;
+    assert_eq!(world.run().dialled(), ["P", "S"], "slow for no reason that is known");
+    world.options.slow_login = 640 * MS;
+    assert_eq!(world.run().dialled(), ["P"]);
+    world.place(1, 0).takes = 1_300 * MS;
+    assert_eq!(world.run().dialled(), ["P", "S"]);
+}
+
 #[test]
 fn a_known_primary_that_fails_or_is_silent_is_no_dead_end_and_is_not_dialled_again() {
     let mut world = World::new(FOLLOW, &[&[("old", Does::Refuses)], &[("new", PRIMARY)]]);

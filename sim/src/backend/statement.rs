@@ -93,6 +93,15 @@ impl Inner {
                 self.answer(id, describe, statement, row);
                 Did::Tag("SELECT 1")
             }
+            Sql::AtWork(pids) => {
+                let frozen = self.nodes[node].frozen;
+                let of = |b: &&Backend| pids.contains(&b.pid) && b.at_work(frozen);
+                let here = self.conns.values().filter(|c| c.node == node).filter_map(|c| c.server.as_ref());
+                let waits = |b: &Backend| Some(if b.in_sync_wait() { "t" } else { "f" }.to_owned());
+                let rows = here.filter(of).map(|b| vec![Some(b.pid.to_string()), waits(b)]).collect();
+                self.answers(id, describe, statement, rows);
+                Did::Tag("SELECT 1")
+            }
             Sql::Unknown => {
                 b.fail("42601", "the simulation doesn't know this statement");
                 Did::Failed
@@ -101,11 +110,15 @@ impl Inner {
     }
 
     fn answer(&mut self, id: ConnId, describe: bool, of: &Sql, row: Option<Vec<Option<String>>>) {
+        self.answers(id, describe, of, row.into_iter().collect());
+    }
+
+    fn answers(&mut self, id: ConnId, describe: bool, of: &Sql, rows: Vec<Vec<Option<String>>>) {
         let Some(b) = self.backend(id) else { return };
         if describe {
             wire::describe(&mut b.out, &of.columns());
         }
-        if let Some(row) = row {
+        for row in rows {
             wire::row(&mut b.out, &row);
         }
     }

@@ -17,7 +17,13 @@ const SHORT: u64 = 50_000;
 /// A session that was ended is replaced when somebody needs one again.
 const LATER: Duration = Duration::from_secs(3);
 
-pub(super) fn check(w: &Inner, bounds: &Bounds, broken: &mut Vec<Broken>, counts: &mut Counts) {
+pub(super) fn check(
+    w: &Inner,
+    ledger: &[Try],
+    bounds: &Bounds,
+    broken: &mut Vec<Broken>,
+    counts: &mut Counts,
+) {
     for (number, p) in w.processes.iter().enumerate() {
         for (monitor, bound, most) in [
             (false, bounds.logins, &mut counts.logins),
@@ -37,6 +43,10 @@ pub(super) fn check(w: &Inner, bounds: &Bounds, broken: &mut Vec<Broken>, counts
                     .push(Broken::InStep(format!("p{number}'s {who} log in like a clock from {since:?} on")));
             }
         }
+    }
+    for (process, backends) in &w.truth.backends {
+        let sessions = ledger.iter().filter(|t| t.process == *process).find_map(|t| t.sessions);
+        counts.surplus = counts.surplus.max(backends.saturating_sub(sessions.unwrap_or(usize::MAX)));
     }
     let waits = &w.truth.waits;
     for wait in waits {

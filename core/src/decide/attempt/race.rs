@@ -26,6 +26,10 @@ const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 /// alone for that long, so that a healthy connect over a slow network dials nobody else.
 const LOGIN_ROUND_TRIPS: u32 = 8;
 
+/// The known primary is left alone for that many times what its last login took: under a whole fleet's logins it is slow,
+/// not dead, and each dial to another host would be a login that the next callers' are put off for.
+const SLOW_LOGINS: u32 = 2;
+
 /// What a second choice waits for at most where `connect_timeout` sets no bound (pgfollow's default for it).
 const SECOND_CHOICE_WAIT: Duration = Duration::from_secs(5);
 
@@ -76,7 +80,8 @@ impl Race {
         match book.options.prefer.clone() {
             Some(known) if book.options.first_write.is_none() => {
                 let login = book.options.fastest_rtt.map_or(Duration::ZERO, |rtt| rtt * LOGIN_ROUND_TRIPS);
-                let head_start = now + book.options.stagger.max(login);
+                let suffers = book.options.slow_login * SLOW_LOGINS;
+                let head_start = now + book.options.stagger.max(login).max(suffers);
                 book.dial(known, now);
                 self.alone_until = Some(head_start);
             }

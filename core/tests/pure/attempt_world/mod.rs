@@ -111,6 +111,7 @@ pub(crate) fn options(walk: HostWalk) -> Options {
         stagger: 250 * MS,
         stagger_min: 10 * MS,
         fastest_rtt: None,
+        slow_login: Duration::ZERO,
         prefer: None,
         first_write: None,
         local_dir: "/nowhere".into(),
