@@ -267,6 +267,11 @@ impl TapState {
         Some(Waiting { number, since: since.max(self.last_in()) })
     }
 
+    /// When the oldest request that is out was sent, or the one before it was answered.
+    pub(crate) fn asked_at(&self) -> Option<Moment> {
+        lock(&self.inner).out.front().map(|r| r.since)
+    }
+
     /// How much of what is out has been handed to the kernel. What was answered is out as long as the answer has not
     /// been handed on: a caller who reads slowly may lose it.
     pub(crate) fn sent(&self) -> Sent {
