@@ -32,7 +32,8 @@ pub(crate) fn lasted(outages: &[HeldUp], told: Option<u64>) -> u64 {
 }
 
 /// The outages of failovers, each of which lasted from a fault until the new primary was ready, in ns and in order: each
-/// outage from the beginning of the first call that failed, or waited for its session because of the failover, until the
+/// outage from the beginning of the first call that failed (or the last success before its end, while no other server took
+/// writes), or waited for its session because of the failover, until the
 /// first success after the last of those, and after whoever had begun to wait by then had a session. None goes beyond the
 /// last call. A slow write that is answered in the end is none.
 pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<HeldUp> {
@@ -43,25 +44,36 @@ pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<HeldUp> 
     let last = calls.iter().map(|c| c.end).max().unwrap_or(from);
     let success = |after: u64| done.get(done.partition_point(|end| *end < after)).copied().unwrap_or(last);
     let had = |c: &Call| c.had.unwrap_or(c.end);
-    let mut trouble: Vec<&Call> = calls.iter().copied().filter(|c| c.end >= from).collect();
     let held_up = |c: &Call| {
         had(c) - c.start >= HELD_UP
             && failovers.iter().any(|(fault, ready)| c.start <= *ready && had(c) >= *fault)
     };
-    trouble.retain(|c| !is_done(c) || held_up(c));
-    trouble.sort_unstable_by_key(|c| c.start);
+    // A server dies by and by: who is lost there was held up since the last that it did for others.
+    let began = |c: &Call| {
+        let ready = failovers.iter().map(|(_, ready)| *ready).find(|ready| *ready >= c.start);
+        let lived = ready.map_or(0, |ready| {
+            done[..done.partition_point(|end| *end <= c.end.min(ready))].last().copied().unwrap_or(0)
+        });
+        if is_done(c) { c.start } else { c.start.max(lived) }
+    };
+    let mut trouble: Vec<(u64, &Call)> = calls
+        .iter()
+        .filter(|c| c.end >= from && (!is_done(c) || held_up(c)))
+        .map(|c| (began(c), *c))
+        .collect();
+    trouble.sort_unstable_by_key(|(began, _)| *began);
     // Beginning, end so far, end of the last failed call.
     let mut all: Vec<(u64, u64, u64)> = Vec::new();
-    for c in trouble {
+    for (began, c) in trouble {
         let (back, failed) = if is_done(c) { (success(had(c)), c.start) } else { (success(c.end), c.end) };
         match all.last_mut() {
-            Some((_, until, error)) if c.start <= *until + QUIET => {
+            Some((_, until, error)) if began <= *until + QUIET => {
                 *until = back.max(*until);
                 if !is_done(c) {
                     *error = failed.max(*error);
                 }
             }
-            _ => all.push((c.start, back, failed)),
+            _ => all.push((began, back, failed)),
         }
     }
     let held_up = |(began, _, error): (u64, u64, u64)| {
@@ -117,6 +129,19 @@ mod tests {
             call(1_360, 1_360, 1_400, true),
         ];
         assert_eq!(of(&calls), [(990, 1_350)]);
+    }
+
+    #[test]
+    fn a_server_that_dies_by_and_by_holds_nobody_up_while_it_still_writes_for_others() {
+        let calls = [
+            call(1_010, 1_010, 1_200, false),
+            call(1_020, 1_020, 1_150, true),
+            // By the new primary, before the other's error came.
+            call(1_030, 1_030, 1_260, false),
+            call(1_040, 1_240, 1_250, true),
+            call(1_300, 1_300, 1_310, true),
+        ];
+        assert_eq!(of(&calls), [(1_150, 1_310)]);
     }
 
     #[test]
