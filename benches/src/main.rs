@@ -1,9 +1,11 @@
-//! The benches: what a session costs and how quickly a verdict reaches its caller. Figures are ratios or spans of one
+//! The benches: what a session and a pool cost and how quickly a verdict reaches its caller. Figures are ratios or spans of one
 //! run; a run on another machine, or beside other work, can't be compared with it.
 //!
 //! `cargo run --release -p pgfollow-bench` runs all; one file a bench.
 
 mod acquire;
+mod pairs;
+mod pool_cost;
 mod query_cost;
 mod stats;
 mod verdict;
@@ -47,6 +49,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Bench {
     Acquire(acquire::Args),
+    PoolCost(pool_cost::Args),
     QueryCost(query_cost::Args),
     Verdict(verdict::Args),
 }
@@ -79,6 +82,7 @@ fn run(cli: &Cli) -> Result<bool, Failed> {
     let binaries = Binaries::find(&wanted, &mut |line| anstream::eprintln!("{line}"))?;
     let defaults = [
         Bench::QueryCost(query_cost::Args::default()),
+        Bench::PoolCost(pool_cost::Args::default()),
         Bench::Verdict(verdict::Args::default()),
         Bench::Acquire(acquire::Args::default()),
     ];
@@ -87,6 +91,7 @@ fn run(cli: &Cli) -> Result<bool, Failed> {
     for bench in benches {
         let found = match bench {
             Bench::Acquire(args) => acquire::run(args, &binaries)?,
+            Bench::PoolCost(args) => pool_cost::run(args, &binaries)?,
             Bench::QueryCost(args) => query_cost::run(args, &binaries)?,
             Bench::Verdict(args) => verdict::run(args, &binaries)?,
         };

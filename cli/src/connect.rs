@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use pgfollow::{Address, Attempt, Connector, Error, Session};
+use pgfollow::{Address, Attempt, Connector, Error, Session, Stage};
 use serde_json::{Value, json};
 
 use crate::{exit, output, units};
@@ -50,9 +50,14 @@ pub(crate) async fn run(args: &Args) -> ExitCode {
             if let Some(json) = json {
                 output::print(json);
             }
-            ExitCode::from(exit::NO_SESSION)
+            ExitCode::from(if leads_nowhere(&e) { exit::USAGE } else { exit::NO_SESSION })
         }
     }
+}
+
+/// Whether the string itself is wrong for every host, such as a port beyond 65535: that shows when a host's turn comes.
+fn leads_nowhere(e: &Error) -> bool {
+    !e.attempts().is_empty() && e.attempts().iter().all(|a| a.stage == Stage::Configure)
 }
 
 fn role(s: &Session) -> &'static str {

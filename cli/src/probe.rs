@@ -59,6 +59,7 @@ pub(crate) async fn run(args: &Args) -> ExitCode {
         if !args.watch || printed != ExitCode::SUCCESS {
             return match view.writable() {
                 _ if printed != ExitCode::SUCCESS => printed,
+                0 if view.unusable() => ExitCode::from(exit::USAGE),
                 0 => ExitCode::from(exit::NO_SESSION),
                 _ if view.unsafe_to_write() => ExitCode::from(exit::UNSAFE_TO_WRITE),
                 _ => printed,

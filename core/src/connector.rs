@@ -16,6 +16,7 @@ use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
 use crate::decide::outcome::Promotion;
 use crate::decide::pace::{Ended, Price};
+use crate::decide::shed::LATER;
 use crate::decide::topology::{Input, Snapshot, State};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
@@ -218,18 +219,15 @@ impl Connector {
     /// Permanent where no other try can help; else transient. [`Error::attempts`] has every attempt.
     pub async fn connect(&self) -> Result<Session, Error> {
         self.start();
-        self.inner
-            .monitor
-            .recorder
-            .waited(self.attrs(), async {
-                self.first_look(self.attrs(), Deadline::NONE).await;
-                match self.walk(self.attrs(), Deadline::NONE).await {
-                    // The primary became known meanwhile: the walk to it is what this one would have been.
-                    Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
-                    result => result,
-                }
-            })
-            .await
+        let session = self.inner.monitor.recorder.waited(self.attrs(), async {
+            self.first_look(self.attrs(), Deadline::NONE).await;
+            match self.walk(self.attrs(), Deadline::NONE).await {
+                // The primary became known meanwhile: the walk to it is what this one would have been.
+                Err(e) if e.code() == Code::Superseded => self.walk(self.attrs(), Deadline::NONE).await,
+                result => result,
+            }
+        });
+        session.await.map_err(|e| self.advised(e, self.attrs()))
     }
 
     /// Like [`Self::connect`], but waits for a host that fits: recovery, a promotion or a full server are waited out
@@ -238,7 +236,18 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
-        self.inner.monitor.recorder.waited(self.attrs(), self.connect_as(self.attrs(), patience)).await
+        let session =
+            self.inner.monitor.recorder.waited(self.attrs(), self.connect_as(self.attrs(), patience)).await;
+        session.map_err(|e| self.advised(e, self.attrs()))
+    }
+
+    /// With the advice to come back later, if that is all that can be said: the wanted host is sought.
+    pub(crate) fn advised(&self, e: Error, attrs: SessionAttrs) -> Error {
+        if e.class() == Class::Transient && e.retry_after().is_none() && self.searching(attrs) {
+            e.with_retry_after(LATER)
+        } else {
+            e
+        }
     }
 
     /// The same for a role of its own.

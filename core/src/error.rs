@@ -484,7 +484,8 @@ impl Error {
         self.0.transaction
     }
 
-    /// How long to wait before another try, where that is known.
+    /// How long to wait before another try: what is predicted where a caller was refused, and a second while a primary is
+    /// sought, for nobody knows how long that takes. `None` where nothing can be said.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }

@@ -1,5 +1,6 @@
 //! All that is observable, as one enum.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -154,6 +155,13 @@ impl Event {
     }
 }
 
+impl fmt::Display for Event {
+    /// As [`Event::text`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
 fn hosts_of(e: &TopologyEvent) -> Vec<HostId> {
     let cause = |c: &Cause| match c {
         Cause::Superseded { by, .. } | Cause::Succeeded { by } => Some(*by),
@@ -273,5 +281,18 @@ fn topology(e: &TopologyEvent, name: &dyn Fn(&HostId) -> String) -> String {
             format!("the monitor dials nobody: {} refused the password", name(host))
         }
         TopologyEvent::HostDropped { host } => format!("{} is no candidate any more", name(host)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_that_is_logged_names_its_hosts() {
+        let kind = EventKind::CommitLocalOnly { session: 7, host: HostId(3) };
+        let event = Event::new(kind, Moment::ZERO, &|_| Some("db-a (10.0.0.11:5432)".to_owned()));
+        assert_eq!(event.to_string(), event.text());
+        assert!(event.to_string().contains("session 7 is on db-a (10.0.0.11:5432) alone"), "{event}");
     }
 }

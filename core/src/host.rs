@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::decide::place::literal;
+
 /// A port as written in the connection string. A bad one is that host's failure, not the string's: the other
 /// hosts are still tried (libpq reports it when the host's turn comes, `fe-connect.c`, `parse_int_param`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +74,11 @@ impl HostSpec {
             Self::Unix { dir, .. } => dir.display().to_string(),
             Self::DefaultLocal { .. } => "local socket".to_owned(),
         }
+    }
+
+    /// Whether it is a name that has to be looked up: what is an address already can't move.
+    pub fn is_looked_up(&self) -> bool {
+        matches!(self, Self::Tcp { host: Some(name), hostaddr: None, .. } if literal(name, 0).is_none())
     }
 }
 

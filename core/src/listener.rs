@@ -5,6 +5,7 @@
 //! server) the task connects anew, and says with one [`Gap`] that notifications may have been missed.
 
 mod buffer;
+mod gap;
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -20,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use buffer::Buffer;
+pub use gap::{Gap, GapCause};
 
 use crate::clock::{self, Moment};
 use crate::config::SessionAttrs;
@@ -56,37 +58,6 @@ pub enum Heard {
     },
     /// Some notifications may have been missed here.
     Gap(Gap),
-}
-
-/// A time in which notifications may have been missed. It is told when the listener listens again: what is read from the
-/// database after that is complete.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Gap {
-    /// Its start: the last sign of life of the session that ended, or the first notification that was dropped.
-    pub from: Moment,
-    /// Its end: the new session listens, or the last notification that was dropped.
-    pub to: Moment,
-    /// Notifications that came and were dropped because nobody read them. Those that a lost session never got can't be
-    /// counted.
-    pub missed: u64,
-    /// Why.
-    pub cause: GapCause,
-}
-
-/// Why notifications were missed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GapCause {
-    /// The session ended.
-    SessionEnded {
-        /// Its host, for people.
-        host: String,
-        /// Why it ended.
-        cause: EndCause,
-    },
-    /// The buffer was full.
-    SlowReader,
 }
 
 /// Notifications of some channels, from whichever host is primary: a stream that goes on through failovers.

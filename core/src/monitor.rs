@@ -53,8 +53,8 @@ pub(crate) struct Monitor {
     pub(crate) opener: Arc<Opener>,
     pub(crate) look_up: Arc<LookUp>,
     pub(crate) recorder: Arc<Recorder>,
-    /// The configured candidates' names.
-    labels: Vec<Arc<str>>,
+    /// The configured candidates' names, and whether each is looked up.
+    labels: Vec<(Arc<str>, bool)>,
     topology: Mutex<Topology>,
     places: Mutex<Places>,
     promotions: Mutex<Promotions>,
@@ -101,7 +101,7 @@ impl Monitor {
         let pace =
             Governor::new(config.max_connect_rate, config.tuning.handshakes, config.tuning.jitter, seed);
         let topology = Topology::new(TopologyOptions::from_config(&config, seed));
-        let labels = config.hosts.iter().map(|h| Arc::from(h.label())).collect();
+        let labels = config.hosts.iter().map(|h| (Arc::from(h.label()), h.is_looked_up())).collect();
         let snapshot = ArcSwap::from_pointee(topology.snapshot(clock::now()));
         let monitor = Arc::new(Self {
             config,
@@ -442,9 +442,12 @@ impl Monitor {
         };
         if lock(&self.members).remove(&m.id).is_some() {
             // Before the topology acts on it: the call is charged from where its host's last byte came.
-            let heard = self.members_of(m.host).iter().map(|o| o.tap.last_in()).max();
-            self.recorder.drained(m.host, &m.tap.take_done(), m.tap.last_in());
-            self.recorder.ended(m, heard.unwrap_or(Moment::ZERO).max(m.tap.last_in()));
+            // A server's last words are no sign that it lived until then: not to those who waited meanwhile.
+            let heard = |o: &Member| o.tap.fatal().map_or(o.tap.last_in(), |_| Moment::ZERO);
+            let own = heard(m);
+            self.recorder.drained(m.host, &m.tap.take_done(), own);
+            let others = self.members_of(m.host);
+            self.recorder.ended(m, others.iter().map(|o| heard(o)).fold(own, Moment::max));
             self.feed(Input::SessionEnded {
                 member: MemberId(m.id),
                 host: m.host,

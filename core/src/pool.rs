@@ -413,9 +413,10 @@ impl Shared {
             message.push_str(e.message());
             attempts = e.attempts().to_vec();
         }
-        Error::new(Code::DeadlinePassed, Class::Transient, message)
+        let e = Error::new(Code::DeadlinePassed, Class::Transient, message)
             .at_stage(Stage::Queue)
-            .with_attempts(attempts)
+            .with_attempts(attempts);
+        self.connector.advised(e, self.attrs)
     }
 }
 

@@ -6,23 +6,27 @@
 //! the `metrics` facade hears the same under OpenTelemetry's names ([`export`](self)).
 //!
 //! - `data.rs` the report · `text.rs` the same in words · `compose.rs` how it is put together
-//! - `record.rs` what the library tells · `book.rs` what is kept of it · `hist.rs` distributions · `export.rs` metrics
+//! - `record.rs` what the library tells · `held.rs` what tells it of an end · `words.rs` what things are called ·
+//!   `book.rs` what is kept of it · `hist.rs` distributions · `export.rs` metrics
 
 mod book;
 mod compose;
 mod data;
 mod export;
+mod held;
 mod hist;
 mod record;
 #[cfg(test)]
 mod tests;
 mod text;
+mod words;
 
 pub(crate) use book::By;
 pub use data::{
     Calls, DialLine, ErrorLine, EventLine, EvictionLine, HostReport, NameLine, OutageReport, OutcomeLine,
     Report, SegmentLine, SessionsSeen, StateLine,
 };
+pub(crate) use held::Ear;
 pub use hist::Quantiles;
-pub(crate) use record::{Ear, Recorder};
+pub(crate) use record::Recorder;
 pub use text::duration;

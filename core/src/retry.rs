@@ -269,7 +269,10 @@ impl<'a> Call<'a> {
             return Err(error.noting(format_args!("given up after {} attempts", self.made)));
         }
         let settling = self.connector.settling();
-        let until = clock::now() + retry::pause(self.made, error.retry_after(), settling.chance());
+        // Where a primary is sought the advice is for whoever gives up: the next attempt itself waits for one, and hears
+        // of it at once.
+        let asked = error.retry_after().filter(|_| error.code() == Code::Overloaded);
+        let until = clock::now() + retry::pause(self.made, asked, settling.chance());
         if self.deadline.passed(until) {
             return Err(error.noting(format_args!("no time for another attempt after {}", self.made)));
         }

@@ -109,7 +109,7 @@ async fn through_pgfollow(args: &Args, conninfo: &str) -> Result<(), pgfollow::E
         let pool = connector.pool_with(|o| o.max_conns(usize::from(args.workers)))?;
         work(args, || Ours::Pooled(pool.clone())).await;
     }
-    print_line(&Told::Causes { causes_ms: ours::causes(&connector).await });
+    print_line(&Told::Outages { outages: ours::outages(&connector).await });
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::scene::ask_identity;
 use pgfollow_lab::{Cluster, LabError, Prober, Slowed, StopMode, monotonic_ns, wait_for_async};
 
 /// What happens to the primary.
@@ -105,11 +106,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const REJOIN: Duration = Duration::from_secs(40);
 
 /// Makes the fault and all its promotions. The last new primary is slow from its promotion on, for as long as what is
-/// returned lives.
+/// returned lives. `nodes`: what each calls itself, kept true.
 pub(crate) async fn inject(
     fault: Fault,
     cluster: &Cluster,
     slow_node: Option<u8>,
+    nodes: &mut [String],
 ) -> Result<(Vec<Promotion>, Option<Slowed>), LabError> {
     // Opened before the fault: they hold a session on what will be primary.
     let first = Prober::start(cluster, 1).await?;
@@ -140,6 +142,8 @@ pub(crate) async fn inject(
     if let Some(second) = second {
         let ready = done[0].ready;
         follows(cluster, 1, 2).await?;
+        // The lab may have had to rewind it, and then it was started anew.
+        nodes[2] = ask_identity(&cluster.node(2).session().await?).await?;
         sleep_until(ready, Duration::from_secs(5)).await;
         let at = monotonic_ns();
         cluster.node(1).kill().await?;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use pgfollow::Class;
+use pgfollow::decide::attribute::OutageCause;
 
 use super::fault::{Fault, Promotion};
 use super::logins::Peak;
-use super::outage::outages;
-use super::record::{Call, CallError, CallResult};
+use super::outage::{lasted, outages};
+use super::record::{Call, CallError, CallResult, Explained};
 use super::scene::{ClientSeen, Plan, Seen};
 
 /// The figures of one client. Times in ms.
@@ -44,19 +45,41 @@ pub(crate) struct Figures {
     pub(crate) denied_but_done: u64,
     /// Calls still waiting at the end.
     pub(crate) waiting: u64,
-    pub(crate) connections: Option<i64>,
     pub(crate) peak: Option<Peak>,
-    /// How long the callers of one process were held up, by their calls; the mean of all processes.
+    /// Each process by itself: it has callers, a connector and a report of its own.
+    pub(crate) processes: Vec<Process>,
+}
+
+/// How one process came through: what its callers saw, and what its library says of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Process {
+    /// How long its callers were held up, by their calls, in ms.
     pub(crate) outage: f64,
-    /// The causes of the outages as the library explains them, in ms; the mean of all processes.
+    /// What each cause has of that as the library explains it, in ms; `None` where it explains nothing.
     pub(crate) causes: Option<BTreeMap<String, f64>>,
 }
 
 impl Figures {
+    /// How long the callers were held up, in ms; the mean of the processes.
+    pub(crate) fn outage(&self) -> f64 {
+        self.processes.iter().map(|p| p.outage).sum::<f64>() / self.processes.len().max(1) as f64
+    }
+
+    /// What each cause has of that; the mean of the processes. `None` unless all of them explain it.
+    pub(crate) fn causes(&self) -> Option<BTreeMap<String, f64>> {
+        let mut mean: BTreeMap<String, f64> = BTreeMap::new();
+        for p in &self.processes {
+            for (cause, ms) in p.causes.as_ref()? {
+                *mean.entry(cause.clone()).or_default() += ms / self.processes.len() as f64;
+            }
+        }
+        (!mean.is_empty()).then_some(mean)
+    }
+
     /// The cause with the largest part.
-    pub(crate) fn main_cause(&self) -> Option<&str> {
-        let parts = self.causes.as_ref()?.iter().filter(|(_, ms)| **ms > 0.0);
-        parts.max_by(|a, b| a.1.total_cmp(b.1)).map(|(cause, _)| cause.as_str())
+    pub(crate) fn main_cause(&self) -> Option<String> {
+        let parts = self.causes()?.into_iter().filter(|(_, ms)| *ms > 0.0);
+        parts.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(cause, _)| cause)
     }
 }
 
@@ -81,36 +104,38 @@ fn first_by(calls: &[Call], node: &str, from: u64) -> HashMap<i32, u64> {
     first
 }
 
-/// The mean of what each process says.
-fn mean_causes(of_each: &[BTreeMap<String, f64>]) -> Option<BTreeMap<String, f64>> {
-    let mut sum: BTreeMap<String, f64> = BTreeMap::new();
-    for (cause, ms) in of_each.iter().flatten() {
+/// What each cause has of a process's outages. One that was over before the first fault was none of the failover's: a
+/// fleet that starts on a busy machine.
+fn causes(outages: &[Explained], promotions: &[Promotion]) -> BTreeMap<String, f64> {
+    let fault = promotions.first().map_or(0, |p| p.fault);
+    let mut sum: BTreeMap<String, f64> = OutageCause::ALL.map(|c| (c.name().to_owned(), 0.0)).into();
+    for (cause, ms) in outages.iter().filter(|o| o.until > fault).flat_map(|o| &o.causes_ms) {
         *sum.entry(cause.clone()).or_default() += ms;
     }
-    sum.values_mut().for_each(|ms| *ms /= of_each.len() as f64);
-    (!of_each.is_empty()).then_some(sum)
+    sum
 }
 
-/// The mean of how long the callers of each process were held up.
-fn mean_outage(calls: &[Call], plan: &Plan, promotions: &[Promotion]) -> f64 {
+/// Each process by itself.
+fn processes(client: &ClientSeen, plan: &Plan, promotions: &[Promotion]) -> Vec<Process> {
     let failovers: Vec<(u64, u64)> = promotions.iter().map(|p| (p.fault, p.ready)).collect();
     let process = |c: &Call| c.worker / i32::from(plan.workers);
-    let sum: u64 = (0..i32::from(plan.instances))
-        .map(|n| {
-            let own: Vec<&Call> = calls.iter().filter(|c| process(c) == n).collect();
-            outages(&own, &failovers).into_iter().map(|(began, over)| over - began).sum::<u64>()
-        })
-        .sum();
-    ms(sum) / f64::from(plan.instances)
+    let of = |n: u16| {
+        let own: Vec<&Call> = client.calls.iter().filter(|c| process(c) == i32::from(n)).collect();
+        let explained = client.explained.get(usize::from(n)).and_then(Option::as_ref);
+        let causes = explained.map(|outages| causes(outages, promotions));
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+        let told = causes.as_ref().map(|c| (c.values().sum::<f64>() * 1e6) as u64);
+        Process { outage: ms(lasted(&outages(&own, &failovers), told)), causes }
+    };
+    (0..plan.instances).map(of).collect()
 }
 
 /// The figures of one client in a drill.
 pub(crate) fn figures(seen: &Seen, client: &ClientSeen, plan: &Plan) -> Figures {
     let workers = plan.all_workers();
-    let (connections, peak, causes) = (client.connections, client.peak, mean_causes(&client.causes));
-    let mut f = Figures { connections, peak, causes, ..Figures::default() };
+    let mut f = Figures { peak: client.peak, ..Figures::default() };
     let (Some(first), Some(last)) = (seen.promotions.first(), seen.promotions.last()) else { return f };
-    f.outage = mean_outage(&client.calls, plan, &seen.promotions);
+    f.processes = processes(client, plan, &seen.promotions);
     for p in &seen.promotions {
         let back = first_by(&client.calls, &seen.nodes[p.node], p.asked);
         f.first_successes.push(back.values().min().map(|at| between(p.ready, *at)));
@@ -199,9 +224,7 @@ mod tests {
             clients: Vec::new(),
         };
         let present = present.iter().map(|(w, s, n)| ((*w, *s), *n)).collect();
-        let causes = Vec::new();
-        let (kind, connections, peak) = (Kind::Pgfollow, Some(3), None);
-        (seen, ClientSeen { kind, calls, causes, present, connections, peak })
+        (seen, ClientSeen { kind: Kind::Pgfollow, calls, explained: Vec::new(), present, peak: None })
     }
     /// Two workers in all.
     fn plan(fault: Fault, instances: u16) -> Plan {
@@ -231,15 +254,27 @@ mod tests {
             call(1, 1, 1020, 1600, ok("b")),
         ];
         let (seen, mut client) = seen(Fault::Kill, true, calls, &[(0, 1, 1), (1, 1, 1)]);
-        let causes =
-            |storm, dead| BTreeMap::from([("own_storm".to_owned(), storm), ("dead_socket".to_owned(), dead)]);
-        client.causes = vec![causes(190.0, 10.0), causes(0.0, 600.0)];
+        let explained = |until: u64, storm, dead| {
+            let causes_ms = [("own_storm".to_owned(), storm), ("dead_socket".to_owned(), dead)].into();
+            Explained { until: until * MS, causes_ms }
+        };
+        // The first process was long in starting; that was before the fault.
+        client.explained = vec![
+            Some(vec![explained(900, 70.0, 0.0), explained(1_200, 190.0, 10.0)]),
+            Some(vec![explained(1_600, 0.0, 600.0)]),
+        ];
         let f = figures(&seen, &client, &plan(Fault::Kill, 2));
         assert_eq!((f.first_success, f.all_workers), (Some(100.0), Some(500.0)));
-        assert_eq!((f.outage, f.causes.clone()), (400.0, Some(causes(95.0, 305.0))));
-        assert_eq!(f.main_cause(), Some("dead_socket"));
-        let f = figures(&seen, &client, &plan(Fault::Kill, 1));
-        assert_eq!(f.outage, 200.0);
+        let mean = f.causes().unwrap();
+        assert_eq!((f.outage(), mean["own_storm"], mean["dead_socket"]), (400.0, 95.0, 305.0));
+        assert_eq!(f.main_cause().as_deref(), Some("dead_socket"));
+        // Each process is held against its own callers.
+        assert_eq!(f.processes.iter().map(|p| p.outage).collect::<Vec<_>>(), [200.0, 600.0]);
+        assert_eq!(f.processes[1].causes.as_ref().unwrap()["dead_socket"], 600.0);
+        assert_eq!(figures(&seen, &client, &plan(Fault::Kill, 1)).outage(), 200.0);
+        // A mean of some would be held against the outage of all.
+        client.explained[1] = None;
+        assert_eq!(figures(&seen, &client, &plan(Fault::Kill, 2)).causes(), None);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Peak {
     pub(crate) logins_per_second: u64,
     /// The most sessions at once.
     pub(crate) sessions: u64,
+    /// Sessions one second after the server was ready.
+    pub(crate) first_second: u64,
 }
 
 /// All sessions that a log tells of.
@@ -58,8 +60,8 @@ fn read_at(log: &str, unix_ms: u64, mono_ns: u64) -> Vec<Login> {
     all.into_iter().map(|(_, login)| login).collect()
 }
 
-/// Of one kind of client, its monitors included, from that moment on.
-pub(crate) fn peak(logins: &[Login], kind: Kind, from: u64) -> Peak {
+/// Of one kind of client, its monitors included, from that moment on; `ready`: when the server took writes.
+pub(crate) fn peak(logins: &[Login], kind: Kind, from: u64, ready: u64) -> Peak {
     let mine: Vec<&Login> = logins.iter().filter(|l| kind.owns(&l.application)).collect();
     let mut begins: Vec<u64> = mine.iter().map(|l| l.at).filter(|at| *at >= from).collect();
     begins.sort_unstable();
@@ -74,7 +76,13 @@ pub(crate) fn peak(logins: &[Login], kind: Kind, from: u64) -> Peak {
         now += change;
         sessions = sessions.max(now);
     }
-    Peak { logins_per_second: most as u64, sessions: u64::try_from(sessions).unwrap_or(0) }
+    let then = ready + SECOND;
+    let first_second = mine.iter().filter(|l| l.at <= then && l.until.is_none_or(|u| u > then)).count();
+    Peak {
+        logins_per_second: most as u64,
+        sessions: u64::try_from(sessions).unwrap_or(0),
+        first_second: first_second as u64,
+    }
 }
 
 #[cfg(test)]
@@ -115,9 +123,11 @@ mod tests {
             login(2_000, None, "drill-plain"),
             login(2_000, None, "drill-prober"),
         ];
-        let seen = peak(&logins, Kind::Pgfollow, 1_000 * MS);
-        assert_eq!(seen, Peak { logins_per_second: 3, sessions: 4 });
-        assert_eq!(peak(&logins, Kind::Plain, 1_000 * MS), Peak { logins_per_second: 1, sessions: 1 });
-        assert_eq!(peak(&[], Kind::Plain, 0), Peak::default());
+        let seen = peak(&logins, Kind::Pgfollow, 1_000 * MS, 950 * MS);
+        // One second after that there were the monitor's and the third; the one before the last came just then.
+        assert_eq!(seen, Peak { logins_per_second: 3, sessions: 4, first_second: 2 });
+        let plain = Peak { logins_per_second: 1, sessions: 1, first_second: 1 };
+        assert_eq!(peak(&logins, Kind::Plain, 1_000 * MS, 1_000 * MS), plain);
+        assert_eq!(peak(&[], Kind::Plain, 0, 0), Peak::default());
     }
 }

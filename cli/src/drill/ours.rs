@@ -1,15 +1,15 @@
 //! The service through pgfollow: one pool, as large as there are workers, default settings otherwise, or, without pace
 //! (`--no-pace`), a session for each worker that opens it by itself, as soon as it wants.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgfollow::config::Tuning;
+use pgfollow::report::OutageReport;
 use pgfollow::{Connector, Error, Pool, Session};
 use pgfollow_lab::{monotonic_ns, wait_for};
 
 use super::client::{INSERT, Kind, Writer};
-use super::record::CallError;
+use super::record::{CallError, Explained};
 
 /// How long a worker waits for a session.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,12 +28,18 @@ pub(crate) fn connector(conninfo: &str, pace: bool) -> Result<Connector, Error> 
     builder.build()
 }
 
-/// What each cause has of the outages that the library saw, in ms.
-pub(crate) async fn causes(connector: &Connector) -> BTreeMap<String, f64> {
+/// The outages that the library saw.
+pub(crate) async fn outages(connector: &Connector) -> Vec<Explained> {
     let closed = || connector.report().outages.iter().all(|o| !o.open);
     // One that doesn't close is told as it looks now.
     let _ = wait_for("the outage to be closed", CLOSED, closed).await;
-    connector.report().causes_ms().into_iter().map(|(c, ms)| (c.to_owned(), ms)).collect()
+    let (report, now) = (connector.report(), monotonic_ns());
+    let explained = |o: OutageReport| {
+        let ago = Duration::from_secs_f64((report.taken_ms - o.until_ms).max(0.0) / 1e3);
+        let until = now.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX));
+        Explained { until, causes_ms: o.causes_ms.into_iter().collect() }
+    };
+    report.outages.into_iter().map(explained).collect()
 }
 
 /// A worker's way to a session.

@@ -3,15 +3,40 @@
 use super::record::{Call, CallResult};
 
 /// A caller who waits this long for a session, while nobody takes writes, is held up.
-const HELD_UP: u64 = 20_000_000;
+const HELD_UP: u64 = 500_000_000;
 /// Trouble that comes within this of a return belongs to the same outage.
 const QUIET: u64 = 3_000_000_000;
+/// Between the moment at which an answer comes and that at which its caller is woken for it on a busy machine. The library
+/// goes by the one, the callers' calls tell the other.
+const WAKING: u64 = 60_000_000;
+
+/// An outage, by the calls alone. In ns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldUp {
+    began: u64,
+    /// Its end; then other ends, where somebody began to wait while the first answer was on its way to its caller: such a
+    /// one stood inside or outside, and the calls can't tell.
+    ends: Vec<u64>,
+}
+
+/// How long they lasted in all. `told`: what the library says; of ends that the calls can't tell apart, the one that is
+/// nearer to it counts.
+pub(crate) fn lasted(outages: &[HeldUp], told: Option<u64>) -> u64 {
+    let mut sum: u64 = outages.iter().map(|o| o.ends[0] - o.began).sum();
+    for o in outages {
+        let others = sum - (o.ends[0] - o.began);
+        let sums = o.ends.iter().map(|end| others + (end - o.began));
+        sum = sums.min_by_key(|s| told.map_or(0, |told| s.abs_diff(told))).unwrap_or(sum);
+    }
+    sum
+}
 
 /// The outages of failovers, each of which lasted from a fault until the new primary was ready, in ns and in order: each
-/// outage from the beginning of the first call that failed, or waited for its session because of the failover, until the
+/// outage from the beginning of the first call that failed (or the last success before its end, while no other server took
+/// writes), or waited for its session because of the failover, until the
 /// first success after the last of those, and after whoever had begun to wait by then had a session. None goes beyond the
 /// last call. A slow write that is answered in the end is none.
-pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<(u64, u64)> {
+pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<HeldUp> {
     let from = failovers.first().map_or(u64::MAX, |(fault, _)| *fault);
     let is_done = |c: &Call| matches!(c.result, CallResult::Ok { .. });
     let mut done: Vec<u64> = calls.iter().filter(|c| is_done(c)).map(|c| c.end).collect();
@@ -19,34 +44,56 @@ pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<(u64, u6
     let last = calls.iter().map(|c| c.end).max().unwrap_or(from);
     let success = |after: u64| done.get(done.partition_point(|end| *end < after)).copied().unwrap_or(last);
     let had = |c: &Call| c.had.unwrap_or(c.end);
-    let mut trouble: Vec<&Call> = calls.iter().copied().filter(|c| c.end >= from).collect();
     let held_up = |c: &Call| {
         had(c) - c.start >= HELD_UP
             && failovers.iter().any(|(fault, ready)| c.start <= *ready && had(c) >= *fault)
     };
-    trouble.retain(|c| !is_done(c) || held_up(c));
-    trouble.sort_unstable_by_key(|c| c.start);
+    // A server dies by and by: who is lost there was held up since the last that it did for others.
+    let began = |c: &Call| {
+        let ready = failovers.iter().map(|(_, ready)| *ready).find(|ready| *ready >= c.start);
+        let lived = ready.map_or(0, |ready| {
+            done[..done.partition_point(|end| *end <= c.end.min(ready))].last().copied().unwrap_or(0)
+        });
+        if is_done(c) { c.start } else { c.start.max(lived) }
+    };
+    let mut trouble: Vec<(u64, &Call)> = calls
+        .iter()
+        .filter(|c| c.end >= from && (!is_done(c) || held_up(c)))
+        .map(|c| (began(c), *c))
+        .collect();
+    trouble.sort_unstable_by_key(|(began, _)| *began);
     // Beginning, end so far, end of the last failed call.
     let mut all: Vec<(u64, u64, u64)> = Vec::new();
-    for c in trouble {
+    for (began, c) in trouble {
         let (back, failed) = if is_done(c) { (success(had(c)), c.start) } else { (success(c.end), c.end) };
         match all.last_mut() {
-            Some((_, until, error)) if c.start <= *until + QUIET => {
+            Some((_, until, error)) if began <= *until + QUIET => {
                 *until = back.max(*until);
                 if !is_done(c) {
                     *error = failed.max(*error);
                 }
             }
-            _ => all.push((c.start, back, failed)),
+            _ => all.push((began, back, failed)),
         }
     }
-    let end = |(began, _, error): (u64, u64, u64)| {
+    let held_up = |(began, _, error): (u64, u64, u64)| {
         let first = success(error);
         // Whoever began to wait later stood behind nothing but others who came back.
-        let held = calls.iter().filter(|c| c.start < first && had(c) > began).map(|c| had(c));
-        (began, success(held.max().map_or(first, |had| had.max(first))))
+        let end = |cut: u64| {
+            let held = calls.iter().filter(|c| c.start < cut && had(c) > began).map(|c| had(c));
+            success(held.max().map_or(first, |had| had.max(first)))
+        };
+        let mut ends = vec![end(first)];
+        ends.extend(
+            calls
+                .iter()
+                .map(|c| c.start)
+                .filter(|s| (first.saturating_sub(WAKING)..first).contains(s))
+                .map(end),
+        );
+        HeldUp { began, ends }
     };
-    all.into_iter().map(end).collect()
+    all.into_iter().map(held_up).collect()
 }
 
 #[cfg(test)]
@@ -66,7 +113,7 @@ mod tests {
     }
     fn of(calls: &[Call]) -> Vec<(u64, u64)> {
         let all = outages(&calls.iter().collect::<Vec<_>>(), &[(1_000 * MS, 1_200 * MS)]);
-        all.into_iter().map(|(a, b)| (a / MS, b / MS)).collect()
+        all.into_iter().map(|o| (o.began / MS, o.ends[0] / MS)).collect()
     }
 
     #[test]
@@ -85,8 +132,42 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_dies_by_and_by_holds_nobody_up_while_it_still_writes_for_others() {
+        let calls = [
+            call(1_010, 1_010, 1_200, false),
+            call(1_020, 1_020, 1_150, true),
+            // By the new primary, before the other's error came.
+            call(1_030, 1_030, 1_260, false),
+            call(1_040, 1_240, 1_250, true),
+            call(1_300, 1_300, 1_310, true),
+        ];
+        assert_eq!(of(&calls), [(1_150, 1_310)]);
+    }
+
+    #[test]
+    fn who_began_to_wait_while_the_first_answer_was_on_its_way_counts_as_the_report_has_it() {
+        let calls = [
+            call(990, 990, 1_000, false),
+            call(1_010, 1_290, 1_300, true),
+            // While that answer was on its way, and long before it.
+            call(1_295, 2_000, 2_010, true),
+            call(1_239, 1_600, 1_700, true),
+        ];
+        let lasted = |calls: &[Call], told: Option<u64>| {
+            let all = outages(&calls.iter().collect::<Vec<_>>(), &[(1_000 * MS, 1_200 * MS)]);
+            lasted(&all, told.map(|ms| ms * MS)) / MS
+        };
+        assert_eq!(lasted(&calls, None), 1_020);
+        assert_eq!(lasted(&calls, Some(1_030)), 1_020);
+        // Nothing in between, and never without the one who certainly waited.
+        assert_eq!([lasted(&calls, Some(700)), lasted(&calls, Some(0))], [710, 710]);
+        assert_eq!(lasted(&calls[..2], Some(2_000)), 310);
+        assert_eq!(lasted(&[], Some(2_000)), 0);
+    }
+
+    #[test]
     fn a_wait_during_the_failover_counts_and_one_after_it_or_a_slow_write_does_not() {
-        assert_eq!(of(&[call(1_000, 1_019, 1_020, true)]), []);
+        assert_eq!(of(&[call(1_000, 1_499, 1_500, true)]), []);
         assert_eq!(of(&[call(1_000, 1_010, 1_900, true)]), []);
         assert_eq!(of(&[call(1_201, 1_900, 1_901, true)]), []);
         assert_eq!(of(&[call(1_200, 1_900, 1_901, true)]), [(1_200, 1_901)]);

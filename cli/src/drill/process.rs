@@ -1,6 +1,5 @@
 //! The drill's side of a client process: starts it, keeps what it tells, ends it.
 
-use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -11,11 +10,11 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
 use super::client::Kind;
-use super::record::{CONNINFO, Call, CallResult, Told};
+use super::record::{CONNINFO, Call, CallResult, Explained, Told};
 use super::scene::Plan;
 
 /// How long a client may take to end once it was asked to.
-const END: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(20);
 
 /// A running client. Dropping it kills it.
 pub(crate) struct Client {
@@ -26,7 +25,7 @@ pub(crate) struct Client {
     /// Closed to end it.
     stdin: Option<ChildStdin>,
     calls: Arc<Mutex<Vec<Call>>>,
-    causes: Arc<OnceLock<BTreeMap<String, f64>>>,
+    explained: Arc<OnceLock<Vec<Explained>>>,
     reader: JoinHandle<()>,
 }
 
@@ -62,20 +61,20 @@ impl Client {
         let mut child = command.spawn().map_err(failed)?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let causes = Arc::new(OnceLock::new());
-        let (kept, learned) = (Arc::clone(&calls), Arc::clone(&causes));
+        let explained = Arc::new(OnceLock::new());
+        let (kept, learned) = (Arc::clone(&calls), Arc::clone(&explained));
         let reader = tokio::spawn(async move {
             let Some(stdout) = stdout else { return };
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
                     Ok(Told::Call(call)) => lock(&kept).push(call),
-                    Ok(Told::Causes { causes_ms }) => drop(learned.set(causes_ms)),
+                    Ok(Told::Outages { outages }) => drop(learned.set(outages)),
                     Err(e) => tracing::warn!(%e, "a client's line can't be read"),
                 }
             }
         });
-        Ok(Self { kind, first_worker, workers: usize::from(workers), child, stdin, calls, causes, reader })
+        Ok(Self { kind, first_worker, workers: usize::from(workers), child, stdin, calls, explained, reader })
     }
 
     /// How many calls were acknowledged and how many failed so far.
@@ -116,8 +115,8 @@ impl Client {
         drop(self.stdin.take());
     }
 
-    /// Ends it and returns everything that it told: its calls, and the causes of its outages if it knows them.
-    pub(crate) async fn finish(mut self) -> Result<(Vec<Call>, Option<BTreeMap<String, f64>>), LabError> {
+    /// Ends it and returns everything that it told: its calls, and the outages as it explains them, if it does.
+    pub(crate) async fn finish(mut self) -> Result<(Vec<Call>, Option<Vec<Explained>>), LabError> {
         self.ask_to_end();
         let ended = tokio::time::timeout(END, async {
             // The reader first: only then all lines are here.
@@ -130,7 +129,7 @@ impl Client {
             self.child.kill().await.map_err(|e| LabError::State(format!("killing a client: {e}")))?;
         }
         let calls = std::mem::take(&mut *lock(&self.calls));
-        Ok((calls, self.causes.get().cloned()))
+        Ok((calls, self.explained.get().cloned()))
     }
 }
 

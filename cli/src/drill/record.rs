@@ -27,8 +27,17 @@ pub(crate) const TABLE: &str = "pgfollow_drill";
 pub(crate) enum Told {
     /// A call ended.
     Call(Call),
-    /// At the end: what each cause has of the outages that the library saw, in ms.
-    Causes { causes_ms: BTreeMap<String, f64> },
+    /// At the end: the outages that the library saw.
+    Outages { outages: Vec<Explained> },
+}
+
+/// An outage as the library explains it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Explained {
+    /// Its end. CLOCK_MONOTONIC in ns.
+    pub(crate) until: u64,
+    /// What each cause has of it, in ms.
+    pub(crate) causes_ms: BTreeMap<String, f64>,
 }
 
 /// One call of a worker: a session, and one INSERT. Its number is never used again.

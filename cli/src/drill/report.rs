@@ -1,9 +1,10 @@
 //! The report of a drill: verdict, JSON, text.
 
-use pgfollow::decide::attribute::OutageCause;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use pgfollow::decide::attribute::OutageCause;
 use serde_json::{Map, Value, json};
 
 use super::client::Kind;
@@ -238,25 +239,20 @@ impl Report<'_> {
             0 => "none after ready".to_owned(),
             n => format!("{} after ready ({n} writes)", span(f.stale_acked)),
         });
-        row("sessions at the new primary after 1 s", &|f| {
-            f.connections.map_or_else(|| "–".to_owned(), |n| n.to_string())
-        });
         let peak = |f: &Figures, of: fn(&Peak) -> u64| {
             f.peak.as_ref().map_or_else(|| "–".to_owned(), |p| of(p).to_string())
         };
+        row("sessions at the new primary after 1 s", &|f| peak(f, |p| p.first_second));
         row("most sessions at the new primary", &|f| peak(f, |p| p.sessions));
         row("most logins there in a second", &|f| peak(f, |p| p.logins_per_second));
         let of_each = if self.plan.instances > 1 { ", mean of the processes" } else { "" };
-        row(&format!("outage as the callers saw it{of_each}"), &|f| span(f.outage));
-        let cause = |f: &Figures, cause: OutageCause| {
-            let ms = f.causes.as_ref().and_then(|c| c.get(cause.name())).copied();
-            ms.map_or_else(|| "–".to_owned(), span)
-        };
+        row(&format!("outage as the callers saw it{of_each}"), &|f| span(f.outage()));
         for c in OutageCause::ALL {
-            let any =
-                self.figures.iter().filter_map(|f| f.causes.as_ref()?.get(c.name())).any(|ms| *ms > 0.0);
-            if any {
-                row(&format!("of the outage: {}", c.words()), &|f| cause(f, c));
+            let part = |f: &Figures| f.causes()?.get(c.name()).copied();
+            if self.figures.iter().filter_map(part).any(|ms| ms > 0.0) {
+                row(&format!("of the outage: {}", c.words()), &|f| {
+                    part(f).map_or_else(|| "–".to_owned(), span)
+                });
             }
         }
         for column in table.column_iter_mut().skip(1) {
@@ -332,13 +328,21 @@ fn client_json(name: &str, f: &Figures) -> Value {
         "unknown_done": f.unknown_done,
         "denied_but_done": f.denied_but_done,
         "waiting_at_end": f.waiting,
-        "connections_first_second": f.connections,
+        "connections_first_second": f.peak.map(|p| p.first_second),
         "connections_peak": f.peak.map(|p| p.sessions),
         "logins_per_second_peak": f.peak.map(|p| p.logins_per_second),
-        "outage_ms": round(f.outage),
+        "outage_ms": round(f.outage()),
         "main_cause": f.main_cause(),
-        "causes_ms": f.causes.as_ref().map(|c| c.iter().map(|(k, ms)| (k.clone(), json!(round(*ms)))).collect::<Map<_, _>>()),
+        "causes_ms": causes_json(f.causes().as_ref()),
+        "processes": f.processes.iter().map(|p| json!({
+            "outage_ms": round(p.outage),
+            "causes_ms": causes_json(p.causes.as_ref()),
+        })).collect::<Vec<_>>(),
     })
+}
+
+fn causes_json(causes: Option<&BTreeMap<String, f64>>) -> Option<Map<String, Value>> {
+    Some(causes?.iter().map(|(cause, ms)| (cause.clone(), json!(round(*ms)))).collect())
 }
 
 fn span(ms: f64) -> String {
@@ -364,6 +368,7 @@ mod tests {
     use pgfollow::Class;
 
     use super::super::fault::Promotion;
+    use super::super::figures::Process;
     use super::super::record::CallError;
     use super::super::scene::ClientSeen;
     use super::*;
@@ -383,11 +388,10 @@ mod tests {
         };
         let kinds = if plain { &[Kind::Pgfollow, Kind::Plain][..] } else { &[Kind::Pgfollow] };
         let clients = kinds.iter().map(|&kind| ClientSeen {
-            causes: Vec::new(),
+            explained: Vec::new(),
             kind,
             calls: Vec::new(),
             present: HashMap::new(),
-            connections: None,
             peak: None,
         });
         let seen = Seen {
@@ -407,7 +411,10 @@ mod tests {
             lost: 7,
             lost_by_servers: 7,
             lost_after_ready: 5,
-            causes: Some([("dead_socket".to_owned(), 12.0)].into()),
+            processes: vec![Process {
+                outage: 12.0,
+                causes: Some([("dead_socket".to_owned(), 12.0)].into()),
+            }],
             ..Figures::default()
         };
         let figures = vec![figures; seen.clients.len()];

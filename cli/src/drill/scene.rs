@@ -1,10 +1,10 @@
 //! One drill from start to end: cluster, clients, fault, watching, and the count of what the table holds. The parts that
 //! need no cluster of our own serve [`super::yours`] too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use pgfollow_lab::{Cluster, ClusterOptions, LabError, wait_for};
+use pgfollow_lab::{Cluster, ClusterOptions, LabError, wait_for, wait_for_async};
 use tokio_postgres::Client as Sql;
 
 use super::client::Kind;
@@ -12,14 +12,16 @@ use super::fault::{self, Fault, Promotion};
 use super::logins::{self, Peak};
 use super::process::Client;
 use super::progress::Progress;
-use super::record::{Call, TABLE, identity};
+use super::record::{Call, Explained, TABLE, identity};
 
 /// The longest that the clients may take until every worker has written.
-const STEADY: Duration = Duration::from_secs(20);
+const STEADY: Duration = Duration::from_secs(40);
 /// More for each process of a kind.
 const MORE: Duration = Duration::from_secs(1);
 /// How long to watch for our own client, at most.
 const OURS: Duration = Duration::from_secs(40);
+/// The longest that a server may take for one session more, when its clients are gone.
+const SESSION: Duration = Duration::from_secs(30);
 /// How long everything goes on after all are back.
 const TAIL: Duration = Duration::from_secs(1);
 
@@ -64,13 +66,12 @@ pub(crate) struct ClientSeen {
     pub(crate) kind: Kind,
     /// Workers are numbered on through all processes.
     pub(crate) calls: Vec<Call>,
-    /// What each cause has of the outages that each process saw, in ms; the plain pool knows of none.
-    pub(crate) causes: Vec<BTreeMap<String, f64>>,
+    /// The outages as each process explains them, in the processes' order; `None` for one that told nothing, as the
+    /// plain pool's.
+    pub(crate) explained: Vec<Option<Vec<Explained>>>,
     /// How often each write (worker, number) is in the table of the final primary.
     pub(crate) present: HashMap<(i32, i64), i64>,
-    /// Its sessions at the new primary, one second after that was ready.
-    pub(crate) connections: Option<i64>,
-    /// What they asked of the new primary at most, from its promotion on.
+    /// What they asked of the new primary from its promotion on.
     pub(crate) peak: Option<Peak>,
 }
 
@@ -91,28 +92,25 @@ pub(crate) async fn play(
     let clients = start_clients(&cluster.conninfo(), plan, false, progress).await?;
 
     progress.stage(plan.fault.told());
-    let injected = fault::inject(plan.fault, &cluster, plan.slow_node);
+    let injected = fault::inject(plan.fault, &cluster, plan.slow_node, &mut nodes);
     let (promotions, slowed) = progress.count_while(&clients, injected).await?;
     let last = promotions.last().cloned().ok_or_else(|| LabError::State("nothing was promoted".into()))?;
-    // A standby that was rewound before its promotion was started anew since, and calls itself otherwise now.
-    nodes[last.node] = ask_identity(&cluster.node(last.node).session().await?).await?;
 
+    // From here until it is slow no more, nothing is asked of a slow node but by the clients.
     progress.stage("watching the clients come back");
-    let (connections, ()) = progress
-        .count_while(&clients, async {
-            tokio::join!(sample(&cluster, &last), watch(&clients, plan, &nodes[last.node], &last))
-        })
-        .await;
-    let connections = connections?;
+    progress.count_while(&clients, watch(&clients, plan, &nodes[last.node], &last)).await;
     drop(slowed);
 
     progress.stage("counting the writes");
     let node = cluster.node(last.node);
-    let mut seen = finish(clients, &node.session().await?).await?;
+    let mut seen = end(clients).await?;
+    let session = wait_for_async("a session to count the writes by", SESSION, || async {
+        node.session().await.map_err(|e| e.to_string())
+    });
+    count_writes(&mut seen, &session.await?).await?;
     let logins = logins::read(&node.log());
     for c in &mut seen {
-        c.connections = connections.get(c.kind.name()).copied();
-        c.peak = Some(logins::peak(&logins, c.kind, last.asked));
+        c.peak = Some(logins::peak(&logins, c.kind, last.asked, last.ready));
     }
     Ok(Seen {
         fault: plan.fault,
@@ -149,32 +147,36 @@ pub(crate) async fn start_clients(
     Ok(clients)
 }
 
-/// Ends the clients and counts what the final primary holds of their writes.
-pub(crate) async fn finish(mut clients: Vec<Client>, session: &Sql) -> Result<Vec<ClientSeen>, LabError> {
+/// Ends the clients: what they told.
+pub(crate) async fn end(mut clients: Vec<Client>) -> Result<Vec<ClientSeen>, LabError> {
     let mut seen: Vec<ClientSeen> = Vec::new();
     clients.iter_mut().for_each(Client::ask_to_end);
     for client in clients {
         let kind = client.kind;
-        let (calls, causes) = client.finish().await?;
+        let (calls, explained) = client.finish().await?;
         match seen.iter_mut().find(|c| c.kind == kind) {
             Some(all) => {
                 all.calls.extend(calls);
-                all.causes.extend(causes);
+                all.explained.push(explained);
             }
             None => seen.push(ClientSeen {
                 kind,
                 calls,
-                causes: causes.into_iter().collect(),
+                explained: vec![explained],
                 present: HashMap::new(),
-                connections: None,
                 peak: None,
             }),
         }
     }
-    for client in &mut seen {
+    Ok(seen)
+}
+
+/// Counts what the final primary holds of their writes.
+pub(crate) async fn count_writes(clients: &mut [ClientSeen], session: &Sql) -> Result<(), LabError> {
+    for client in clients {
         client.present = count(session, client.kind).await?;
     }
-    Ok(seen)
+    Ok(())
 }
 
 /// What the server behind a session calls itself.
@@ -205,22 +207,6 @@ pub(crate) async fn watch(clients: &[Client], plan: &Plan, node: &str, last: &Pr
     let _ = wait_for("the plain client", plan.plain_wait, || back(Kind::Plain)).await;
     tokio::time::sleep(TAIL).await;
     fault::sleep_until(last.ready, plan.fault.watch()).await;
-}
-
-/// The clients' sessions at the new primary one second after it was ready, the library's monitor included.
-async fn sample(cluster: &Cluster, last: &Promotion) -> Result<HashMap<&'static str, i64>, LabError> {
-    let session = cluster.node(last.node).session().await?;
-    fault::sleep_until(last.ready, Duration::from_secs(1)).await;
-    let sql = "select application_name, count(*) from pg_stat_activity where backend_type = 'client backend' group by 1";
-    let rows = session.query(sql, &[]).await.map_err(sql_failed("counting the new primary's sessions"))?;
-    let mut sessions = HashMap::from([(Kind::Pgfollow.name(), 0), (Kind::Plain.name(), 0)]);
-    for row in rows {
-        let name: String = row.get(0);
-        if let Some(k) = [Kind::Pgfollow, Kind::Plain].into_iter().find(|k| k.owns(&name)) {
-            *sessions.entry(k.name()).or_default() += row.get::<_, i64>(1);
-        }
-    }
-    Ok(sessions)
 }
 
 /// What a server holds of a client's writes.

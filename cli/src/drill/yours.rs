@@ -208,7 +208,8 @@ impl Ready {
         progress.count_while(&clients, scene::watch(&clients, plan, &new, &last)).await;
         progress.stage("counting the writes");
         let session = yours.session().await?;
-        let clients = scene::finish(clients, &session).await?;
+        let mut clients = scene::end(clients).await?;
+        scene::count_writes(&mut clients, &session).await?;
         let mut notes = self.notes.clone();
         notes.extend(self.after(&session, &new, &mut trigger).await?);
         Ok(Seen {

@@ -121,6 +121,11 @@ impl View {
         })
     }
 
+    /// Whether the string itself leads to no host at all: it is wrong for every candidate.
+    pub(super) fn unusable(&self) -> bool {
+        self.found.iter().all(|f| f.result.as_ref().is_err_and(|t| t.stage == Some(Stage::Configure)))
+    }
+
     /// Whether writing goes wrong although a host is writable: several are, or one that was replaced.
     pub(super) fn unsafe_to_write(&self) -> bool {
         self.writable() > 1 || self.superseded().next().is_some()

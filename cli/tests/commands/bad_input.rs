@@ -42,6 +42,22 @@ fn a_string_that_cannot_be_used_is_a_usage_error_of_one_line_in_every_command() 
     assert!(stderr.contains("sslrootcert") && stderr.contains("/no/such.crt"), "{stderr}");
 }
 
+/// libpq looks at a port when its host's turn comes: one of several that is wrong is that host's failure.
+#[test]
+fn a_port_that_is_none_is_a_usage_error_where_no_other_host_is_left() {
+    for (conninfo, exit) in [
+        ("host=127.0.0.1 port=99999", 2),
+        ("host=127.0.0.1,127.0.0.2 port=99999,0", 2),
+        ("host=127.0.0.1,/no/such/dir port=99999,5432 target_session_attrs=any", 3),
+    ] {
+        for command in ["connect", "probe"] {
+            let (code, stdout, stderr) = run(&[command, conninfo]);
+            assert_eq!(code, Some(exit), "{command} {conninfo}: {stdout}{stderr}");
+            assert!(format!("{stdout}{stderr}").contains("99999"), "{stdout}{stderr}");
+        }
+    }
+}
+
 #[test]
 fn a_failed_connect_lists_every_attempt_in_words_and_in_json() {
     let conninfo = "host=/no/such/dir,127.0.0.1 port=5432,70000 connect_timeout=2";

@@ -47,6 +47,39 @@ fn every_case_from_the_field_gets_its_verdict_through_the_command() {
     assert!(wrong.is_empty() && count >= 42, "{count} cases; {}", wrong.join("\n"));
 }
 
+/// A key that nobody reads would count as the careful answer, and a driver's author would never hear of it.
+#[test]
+fn a_misspelt_key_is_named_with_the_one_that_was_meant() {
+    for (facts, says) in [
+        (
+            r#"{"phase": "commit", "signal": {"type": "io"}, "requst": {}}"#,
+            r#""requst": the nearest known one is "request""#,
+        ),
+        (r#"{"pase": "commit", "signal": {"type": "io"}}"#, r#""pase": the nearest known one is "phase""#),
+        (
+            r#"{"phase": "commit", "signal": {"type": "io"}, "request": {"in_transacton": true}}"#,
+            r#""in_transacton" in request: the nearest known one is "in_transaction""#,
+        ),
+        (
+            r#"{"phase": "commit", "signal": {"type": "sqlstate", "code": "40001", "Severity": "FATAL"}}"#,
+            r#""Severity" in signal: the nearest known one is "severity""#,
+        ),
+        // A word of another signal, and one that resembles none.
+        (
+            r#"{"phase": "commit", "signal": {"type": "io", "code": "40001"}}"#,
+            r#""code" in signal: known are type"#,
+        ),
+        (
+            r#"{"phase": "idle", "signal": {"type": "io"}, "session": {"tls": true}}"#,
+            r#""tls" in session: known are application_opened, healthy_lately"#,
+        ),
+    ] {
+        let (code, stdout, stderr) = classify(facts);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{facts}: {stderr}");
+        assert!(stderr.contains(says) && stderr.trim_end().lines().count() == 1, "{facts}: {stderr}");
+    }
+}
+
 #[test]
 fn misspelt_facts_end_with_2_and_no_verdict() {
     for facts in ["", "{}", r#"{"phase": "comit", "signal": {"type": "io"}}"#] {

@@ -14,6 +14,7 @@
 //! Doesn't watch anything itself: [`crate::report`] feeds it and tells its results.
 
 mod charge;
+mod fact;
 mod origin;
 mod outage;
 mod tracks;
@@ -28,6 +29,7 @@ use charge::{Carry, Stretch};
 use outage::Band;
 use tracks::{Call, CallEnd, Tracks};
 
+pub use fact::Fact;
 pub use origin::Origin;
 pub(crate) use origin::of_failover;
 pub use outage::{Outage, OutageCause, Parts, Segment};
@@ -54,123 +56,13 @@ const HEALTHY_LEAST: Duration = Duration::from_millis(5);
 /// And no longer than this: what a fleet's own start cost, all of it at once, is no measure of health.
 const HEALTHY_MOST: Duration = Duration::from_millis(250);
 
-/// What happened. Give facts in the order in which they become known; those about the past carry its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fact {
-    /// An address became known.
-    Known {
-        /// The address.
-        host: HostId,
-    },
-    /// What a host says of itself changed. (Repeat it freely.)
-    Says {
-        /// The host.
-        host: HostId,
-        /// What.
-        says: Says,
-    },
-    /// A byte came from a host, on any socket.
-    Heard {
-        /// The host.
-        host: HostId,
-        /// When.
-        when: Moment,
-    },
-    /// A call has waited for a byte for over 500 ms. (Repeat it freely.)
-    Blocked {
-        /// Its session.
-        member: u64,
-        /// Its number within the session.
-        call: u64,
-        /// Its host.
-        host: HostId,
-        /// When it was sent, or its session's last byte came.
-        since: Moment,
-    },
-    /// Such a call was answered.
-    Answered {
-        /// Its session.
-        member: u64,
-    },
-    /// A session ended under a call.
-    Lost {
-        /// The session.
-        member: u64,
-        /// Its host.
-        host: HostId,
-        /// When the call was sent, or the session's last byte came.
-        since: Moment,
-        /// Its own socket timed out: nothing came on it since then, whatever came on others.
-        timed_out: bool,
-    },
-    /// A caller gave a call up, by a deadline of its own.
-    GivenUp {
-        /// The session.
-        member: u64,
-        /// Its host.
-        host: HostId,
-        /// When the call was sent, or the session's last byte came.
-        since: Moment,
-    },
-    /// A caller got an error.
-    Failed {
-        /// Where, if anywhere.
-        host: Option<HostId>,
-        /// Whose fault.
-        origin: Origin,
-        /// It is an unknown outcome.
-        unknown: bool,
-    },
-    /// A request succeeded.
-    Done {
-        /// Where.
-        host: HostId,
-        /// It was a write, by its command tag.
-        write: bool,
-    },
-    /// A caller begins to wait for a session.
-    WaitBegan {
-        /// A number for it.
-        id: u64,
-    },
-    /// It has one, or waits no more.
-    WaitEnded {
-        /// Its number.
-        id: u64,
-    },
-    /// A caller's attempt at an address begins, or ends.
-    Attempt {
-        /// The address.
-        host: HostId,
-        /// It begins.
-        begins: bool,
-    },
-    /// The monitor looks for the primary, or looks no more.
-    Search {
-        /// It does.
-        running: bool,
-    },
-    /// Commits wait on that host for a synchronous standby, or wait no more.
-    SyncWait {
-        /// The host.
-        host: HostId,
-        /// They do.
-        waiting: bool,
-        /// Since when, where no call that waits tells: its caller has given it up.
-        since: Option<Moment>,
-    },
-    /// How long a caller waits for a session in health.
-    Healthy {
-        /// The mean.
-        wait: Duration,
-    },
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Moment,
     /// It began before writes succeeded again: whoever got through later was still held up by the outage.
     late: bool,
+    /// No host took writes for a while of it: what it waits for later is the way back.
+    doubted: bool,
 }
 
 /// An outage that is open, or may be one.
@@ -203,6 +95,8 @@ pub struct Attribution {
     waits: BTreeMap<u64, Wait>,
     /// Writes have been seen by their tags: only they end an outage.
     writes_known: bool,
+    /// A host has taken writes before: who looks for the first one is starting up, and not coming back.
+    had_primary: bool,
     healthy: Duration,
     /// The end of the outage before: no instant belongs to two.
     floor: Moment,
@@ -215,6 +109,7 @@ impl Default for Attribution {
             candidate: None,
             waits: BTreeMap::new(),
             writes_known: false,
+            had_primary: false,
             healthy: HEALTHY_LEAST,
             floor: Moment::ZERO,
         }
@@ -224,7 +119,13 @@ impl Default for Attribution {
 impl Attribution {
     /// Whether successes are of interest now: an outage is open. (A call that is merely slow is none.)
     pub fn is_watching(&self) -> bool {
-        self.candidate.as_ref().is_some_and(|c| c.confirmed || self.any_dead())
+        let doubted = || self.waits.values().any(|w| w.doubted);
+        self.candidate.as_ref().is_some_and(|c| c.confirmed || self.any_dead() || doubted())
+    }
+
+    /// Whether a call still waits on a dead socket.
+    fn hangs(&self) -> bool {
+        self.tracks.calls.iter().any(|c| c.end == CallEnd::Open && self.tracks.is_dead(c))
     }
 
     fn any_dead(&self) -> bool {
@@ -234,10 +135,9 @@ impl Attribution {
     /// Takes one fact.
     pub fn fact(&mut self, fact: Fact, at: Moment) {
         match fact {
-            Fact::Known { host } => {
-                self.tracks.host(host, at);
-            }
+            Fact::Known { host, named } => self.tracks.host(host, at).named = named,
             Fact::Says { host, says } => {
+                self.had_primary |= says == Says::Accepts;
                 if self.tracks.host(host, at).says(says, at) {
                     self.went(host, at);
                 }
@@ -250,11 +150,14 @@ impl Attribution {
                 let c = self.trouble(at, OutageCause::DeadSocket);
                 c.confirmed = true;
                 c.lost.get_or_insert(host);
+                // A host that dies takes a moment: the last that it did was no return.
+                c.first_success = c.first_success.filter(|(_, on)| c.lost != Some(*on));
             }
             Fact::GivenUp { member, host, since } => {
                 self.call_ended(member, host, since, false, CallEnd::GivenUp, at);
                 // A slow call of a healthy host keeps nothing open.
-                if self.candidate.is_none() || self.tracks.host(host, at).now() != Says::Accepts {
+                let dead = self.tracks.calls.iter().any(|c| c.member == member && self.tracks.is_dead(c));
+                if self.candidate.is_none() || dead || self.tracks.host(host, at).now() != Says::Accepts {
                     self.trouble(at, OutageCause::DeadSocket);
                 }
             }
@@ -268,7 +171,10 @@ impl Attribution {
                 let any = h.under_way > 0;
                 h.attempts.set(any, at);
             }
-            Fact::Search { running } => self.tracks.search.set(running, at),
+            Fact::Search { running } => {
+                self.tracks.search.set(running, at);
+                self.doubt(at);
+            }
             Fact::SyncWait { host, waiting, since } => self.sync_wait(host, waiting, since, at),
             Fact::Healthy { wait } => self.healthy = wait.clamp(HEALTHY_LEAST, HEALTHY_MOST),
         }
@@ -294,7 +200,7 @@ impl Attribution {
         }
         let held_up = self.waits.values().any(|w| w.late)
             || self.tracks.hosts.values().any(|h| h.sync.is_on())
-            || self.tracks.calls.iter().any(|c| c.end == CallEnd::Open && self.tracks.is_dead(c));
+            || self.hangs();
         let end = match success {
             Some((at, _)) if now - at >= QUIET => at,
             // A session was got, and nothing was ever asked of it.
@@ -324,8 +230,9 @@ impl Attribution {
     pub fn open(&self, now: Moment) -> Option<Outage> {
         let c = self.candidate.as_ref()?;
         let proved = c.confirmed || self.any_dead();
-        // Writes succeed again: it may be over, and then it was over then.
-        let until = c.success.map_or(now, |(at, _)| at);
+        // Writes succeed again: it may be over, and then it was over then. Not while a call hangs on a dead socket.
+        let over = c.success.filter(|_| !self.hangs());
+        let until = over.map_or(now, |(at, _)| at);
         if proved { self.judge(until, true, now) } else { None }
     }
 
@@ -361,8 +268,8 @@ impl Attribution {
             c.from
         });
         if let Some(began) = began.min() {
-            // What succeeded before was no return.
-            self.trouble(began, OutageCause::DeadSocket);
+            // No trouble yet: the host may only be slow, and answer them. If it isn't, they end as lost.
+            self.candidate(began, OutageCause::DeadSocket);
         }
         // Nor was the last answer that the lost host still gave.
         let Some(c) = self.candidate.as_mut().filter(|c| c.lost == Some(host)) else { return };
@@ -409,8 +316,9 @@ impl Attribution {
 
     fn failed(&mut self, host: Option<HostId>, origin: Origin, unknown: bool, at: Moment) {
         let open = self.candidate.is_some();
-        let origin =
-            if origin == Origin::Own && !open && self.nobody_accepts(at) { Origin::Failover } else { origin };
+        let confirmed = self.candidate.as_ref().is_some_and(|c| c.confirmed);
+        let nobody = origin == Origin::Own && !confirmed && self.nobody_accepts(at);
+        let origin = if nobody { Origin::Failover } else { origin };
         match origin {
             Origin::Failover => {
                 let c = self.trouble(at, OutageCause::NotWritableYet);
@@ -452,11 +360,14 @@ impl Attribution {
             return;
         }
         let late = self.candidate.as_ref().is_some_and(|c| !c.success_after_error);
-        self.waits.insert(id, Wait { since: at, late });
+        self.waits.insert(id, Wait { since: at, late, doubted: false });
         self.tracks.waiting.set(true, at);
+        self.doubt(at);
     }
 
     fn wait_ended(&mut self, id: u64, at: Moment) {
+        // Time may not have been told for a while.
+        self.open_by_waiting(at);
         let Some(wait) = self.waits.remove(&id) else { return };
         if self.waits.is_empty() {
             self.tracks.waiting.set(false, at);
@@ -487,16 +398,25 @@ impl Attribution {
         c.first = Some(c.first.map_or(since, |f| f.min(since)));
     }
 
-    fn open_by_waiting(&mut self, now: Moment) {
+    /// Who waits while no host takes writes may be held up by an outage: what succeeds meanwhile is of interest.
+    fn doubt(&mut self, now: Moment) {
         // Without anything that speaks against a host, a slow connect is a slow connect.
-        if self.candidate.is_some() || !self.nobody_accepts(now) {
-            return;
+        let Some(oldest) = self.waits.values().map(|w| w.since).min() else { return };
+        if self.had_primary && self.nobody_accepts(now) {
+            self.waits.values_mut().for_each(|w| w.doubted = true);
+            self.candidate(oldest, OutageCause::NotWritableYet);
         }
-        let oldest = self.waits.values().map(|w| w.since).min();
+    }
+
+    /// Who has waited for too long by now, be a primary there again or not, is blocked: since the beginning of that wait.
+    fn open_by_waiting(&mut self, now: Moment) {
+        self.doubt(now);
+        let nobody = self.nobody_accepts(now);
+        let oldest = self.waits.values().filter(|w| w.doubted || nobody).map(|w| w.since).min();
         if let Some(since) = oldest.filter(|s| now - *s >= BLOCKED) {
             let c = self.candidate(since, OutageCause::NotWritableYet);
             c.confirmed = true;
-            c.first = Some(since);
+            c.first = Some(c.first.map_or(since, |f| f.min(since)));
         }
     }
 

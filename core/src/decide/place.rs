@@ -67,3 +67,30 @@ fn socket(dir: &Path, port: u16) -> Place {
     }
     Place::Known(Address::Unix(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    #[test]
+    fn a_host_that_is_an_address_already_is_never_taken_for_a_name_that_may_move() {
+        let looked_up = |conninfo: &str| {
+            let config = Config::parse(&format!("{conninfo} user=u")).expect("a configuration");
+            let spec = &config.hosts[0];
+            // Both who looks it up and who says what an outage was ask this.
+            assert_eq!(
+                spec.is_looked_up(),
+                matches!(of(spec, Path::new("/tmp")), Place::Name(..)),
+                "{conninfo}"
+            );
+            spec.is_looked_up()
+        };
+        assert!(looked_up("host=db-a"));
+        for address in
+            ["host=10.0.0.1", "host=::0001", "host=fe80::1%2", "host=db-a hostaddr=10.0.0.1", "host=/tmp"]
+        {
+            assert!(!looked_up(address), "{address}");
+        }
+    }
+}

@@ -164,6 +164,7 @@ async fn settle(mut settling: Settling) {
 /// whatever was abandoned, what the driver hasn't taken up yet included.
 async fn clean(session: &Session) -> bool {
     let member = session.member();
+    let _pinged = member.pinged();
     let deadline = Deadline::after(if member.tap.busy() { SETTLE } else { PING });
     for sql in ["", "ROLLBACK"] {
         match deadline.bound(session.simple_query(sql)).await {

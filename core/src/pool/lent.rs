@@ -96,8 +96,10 @@ impl Session {
     /// Whether the server answers an empty query, within the bound of a ping or the caller's.
     async fn answers(&self, deadline: Deadline) -> Answer {
         let bound = Deadline::after(PING);
-        let ping = bound.min(deadline).bound(self.simple_query("")).await;
         let member = self.member();
+        let pinged = member.pinged();
+        let ping = bound.min(deadline).bound(self.simple_query("")).await;
+        drop(pinged);
         match ping {
             Ok(Ok(_)) => {
                 member.proved();

@@ -1,25 +1,25 @@
 //! What the rest of the library tells: each method is called once for what its name says.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tracing::{Instrument, field};
 
 use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
+use super::held::{Attempt, Waiting};
+use super::words::{eviction, kind_name, label, says};
 use super::{SessionsSeen, export};
 use crate::clock::{self, Moment};
 use crate::config::SessionAttrs;
 use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
 use crate::decide::outcome::Outcome;
 use crate::decide::pool::Counts;
-use crate::decide::topology::{ConnectKind, Input, State, TopologyEvent};
+use crate::decide::topology::{Input, TopologyEvent};
 use crate::error::{Error, Stage};
 use crate::event::{Event, EventKind};
-use crate::failure::{Failed, Failure};
-use crate::host::{Address, HostId};
+use crate::host::HostId;
 use crate::lock;
-use crate::open::Progress;
 use crate::session::member::{EndCause, Member};
 use crate::tap::Done;
 
@@ -40,7 +40,7 @@ const COUNT_BLOCKED: Duration = Duration::from_millis(500);
 pub(crate) struct Recorder {
     pub(super) born: Moment,
     /// An outage is open, or may be: each success is of interest.
-    armed: Arc<AtomicBool>,
+    pub(super) armed: Arc<AtomicBool>,
     /// Acquisitions that took no time.
     pub(super) at_once: AtomicU64,
     next_wait: AtomicU64,
@@ -62,22 +62,23 @@ impl Recorder {
         lock(&self.book)
     }
 
-    fn take(&self, book: &mut Book, fact: Fact, now: Moment) {
+    pub(super) fn take(&self, book: &mut Book, fact: Fact, now: Moment) {
         book.attribution.fact(fact, now);
         self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
     }
 
     // What the topology is told, and says.
 
-    /// An input of the topology.
-    pub(crate) fn input(&self, input: &Input, names: &[Arc<str>], now: Moment) {
+    /// An input of the topology. `names`: the configured hosts', and whether each is looked up.
+    pub(crate) fn input(&self, input: &Input, names: &[(Arc<str>, bool)], now: Moment) {
         let fact = match input {
             Input::AddressKnown { host, spec, address } => {
                 let mut book = self.book();
                 if !book.hosts.contains_key(host) {
-                    let label = label(names.get(*spec), address);
+                    let label = label(names.get(*spec).map(|(name, _)| name), address);
                     book.hosts.insert(*host, HostBook::new(label, now + COUNT));
-                    self.take(&mut book, Fact::Known { host: *host }, now);
+                    let named = names.get(*spec).is_none_or(|(_, looked_up)| *looked_up);
+                    self.take(&mut book, Fact::Known { host: *host, named }, now);
                 }
                 return;
             }
@@ -138,7 +139,7 @@ impl Recorder {
     // Sessions and their calls.
 
     /// A request succeeded. Only told while [`Self::is_armed`].
-    fn done(&self, host: HostId, write: bool, now: Moment) {
+    pub(super) fn done(&self, host: HostId, write: bool, now: Moment) {
         let mut book = self.book();
         self.take(&mut book, Fact::Done { host, write }, now);
         // Where no monitor's task keeps time, successes do.
@@ -187,12 +188,16 @@ impl Recorder {
         let (at, host, member) = (end.at, m.host, m.id);
         let mut book = self.book();
         let blocked = book.blocked.remove(&member);
-        let since = m.tap.waiting().map_or_else(|| m.tap.last_out(), |w| w.since);
+        // The server's last words answer nobody.
+        let waiting = || m.tap.waiting().map(|w| w.since);
+        let since = if m.tap.fatal().is_some() { m.tap.asked_at() } else { waiting() };
+        let since = since.unwrap_or_else(|| m.tap.last_out());
         let since = blocked.map_or(since, |b| b.since).min(at);
         if blocked.is_some() {
             blocked_for(&mut book, at - since);
         }
-        let busy = m.tap.busy();
+        // A pool's ping is nobody's call: whoever waits for what it proves is seen to wait.
+        let busy = m.tap.busy() && !m.is_pinged();
         self.take(&mut book, Fact::Heard { host, when: heard.min(at) }, at);
         let fact = match &end.cause {
             EndCause::Verdict { .. } if busy => Some(Fact::Lost { member, host, since, timed_out: false }),
@@ -234,7 +239,7 @@ impl Recorder {
         let id = self.next_wait.fetch_add(1, Ordering::Relaxed);
         let since = clock::now();
         self.take(&mut self.book(), Fact::WaitBegan { id }, since);
-        Waiting { recorder: Arc::clone(self), id, since }
+        Waiting::new(self, id, since)
     }
 
     /// A caller waits for a session of that role by this future: how long, and what came of it. The span is made here and
@@ -341,10 +346,10 @@ impl Recorder {
         if by == By::Caller {
             self.take(&mut self.book(), Fact::Attempt { host, begins: true }, clock::now());
         }
-        Attempt { recorder: Arc::clone(self), host, by, over: false }
+        Attempt::new(self, host, by)
     }
 
-    fn dialled(&self, host: HostId, by: By, result: &'static str, took: Duration) {
+    pub(super) fn dialled(&self, host: HostId, by: By, result: &'static str, took: Duration) {
         let mut book = self.book();
         book.dials.add((host, by, result));
         export::dialled(&book.label(host), by, result, took);
@@ -450,150 +455,6 @@ fn say(outage: Option<String>) {
 fn blocked_for(book: &mut Book, d: Duration) {
     book.stages.entry(Stage::Blocked).or_default().record(d);
     export::stage(Stage::Blocked, d);
-}
-
-/// As [`crate::host::Candidate`] shows itself.
-fn label(name: Option<&Arc<str>>, address: &Address) -> Arc<str> {
-    match (name, address) {
-        (Some(name), Address::Tcp(a)) if **name != *a.ip().to_string() => format!("{name} ({a})").into(),
-        _ => address.to_string().into(),
-    }
-}
-
-/// What a state says about writes; `None` where it says nothing new.
-fn says(state: State) -> Option<Says> {
-    Some(match state {
-        State::Unknown => Says::Unknown,
-        State::Primary => Says::Accepts,
-        // Its slots are taken; it takes writes, or takes none, as before.
-        State::Full => return None,
-        State::PrimaryReadOnly | State::Standby | State::NotReady | State::Denied => Says::Refuses,
-        State::StalePrimary | State::Conflict | State::Foreign => Says::Superseded,
-        // One answer may be late.
-        State::Suspect(0 | 1) => return None,
-        State::Suspect(_) => Says::Silent,
-        State::Down => Says::Gone,
-    })
-}
-
-fn kind_name(kind: ConnectKind) -> &'static str {
-    match kind {
-        ConnectKind::Refused => "refused",
-        ConnectKind::Unreachable => "unreachable",
-        ConnectKind::TimedOut => "timed_out",
-        ConnectKind::Lost => "lost",
-        ConnectKind::NotReady => "not_ready",
-        ConnectKind::Full => "full",
-        ConnectKind::BadPassword => "bad_password",
-        ConnectKind::NotAuthorized => "not_authorized",
-        ConnectKind::NoDatabase => "no_database",
-        ConnectKind::Forbidden => "forbidden",
-        ConnectKind::TlsIdentity => "tls_identity",
-        ConnectKind::Tls => "tls",
-        ConnectKind::Other => "other",
-    }
-}
-
-/// Why a session ended, if not by its owner's wish.
-fn eviction(cause: &EndCause) -> Option<String> {
-    Some(match cause {
-        EndCause::Verdict { code, .. } if *code == crate::error::Code::Superseded => "superseded".to_owned(),
-        EndCause::Verdict { .. } => "host_gone".to_owned(),
-        EndCause::Server { sqlstate, .. } => format!("server {sqlstate}"),
-        EndCause::Lost { timed_out: true, .. } => "timed_out".to_owned(),
-        EndCause::Lost { reset: true, .. } => "reset".to_owned(),
-        EndCause::Lost { .. } => "end_of_file".to_owned(),
-        EndCause::CallTimedOut => "call_timed_out".to_owned(),
-        EndCause::Closed => return None,
-    })
-}
-
-/// A caller that waits for a session, until this is dropped.
-pub(crate) struct Waiting {
-    recorder: Arc<Recorder>,
-    id: u64,
-    since: Moment,
-}
-
-impl Waiting {
-    /// How long it has waited.
-    pub(crate) fn so_far(&self) -> Duration {
-        clock::now() - self.since
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let r = &self.recorder;
-        r.take(&mut r.book(), Fact::WaitEnded { id: self.id }, clock::now());
-    }
-}
-
-/// An attempt at an address, until it is over or dropped.
-pub(crate) struct Attempt {
-    recorder: Arc<Recorder>,
-    host: HostId,
-    by: By,
-    over: bool,
-}
-
-impl Attempt {
-    /// It is over: how, and how long each stage lasted.
-    pub(crate) fn over<T>(mut self, result: &Result<T, Failed>, progress: &Progress) {
-        self.over = true;
-        let name = match result {
-            Ok(_) => "connected",
-            Err(failed) => match (&failed.failure, ConnectKind::of(failed)) {
-                (_, Some(kind)) => kind_name(kind),
-                (Failure::WrongRole { .. }, _) => "wrong_role",
-                (Failure::RoleUnknown(_), _) => "role_unknown",
-                _ => "not_tried",
-            },
-        };
-        let mut whole = Duration::ZERO;
-        for (stage, took) in progress.stages(clock::now()) {
-            self.recorder.stage(stage, took);
-            if stage != Stage::Pace {
-                whole += took;
-            }
-        }
-        self.recorder.dialled(self.host, self.by, name, whole);
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        if !self.over {
-            self.recorder.dialled(self.host, self.by, "abandoned", Duration::ZERO);
-        }
-        if self.by == By::Caller {
-            let r = &self.recorder;
-            r.take(&mut r.book(), Fact::Attempt { host: self.host, begins: false }, clock::now());
-        }
-    }
-}
-
-/// What a session's tap holds to tell of successes, while they are of interest.
-#[derive(Debug)]
-pub(crate) struct Ear {
-    armed: Arc<AtomicBool>,
-    recorder: Weak<Recorder>,
-    host: HostId,
-}
-
-impl Ear {
-    pub(crate) fn new(recorder: &Arc<Recorder>, host: HostId) -> Self {
-        Self { armed: Arc::clone(&recorder.armed), recorder: Arc::downgrade(recorder), host }
-    }
-
-    /// A request succeeded. Costs a load while nothing is wrong.
-    pub(crate) fn done(&self, write: bool, now: Moment) {
-        if self.armed.load(Ordering::Relaxed)
-            && let Some(r) = self.recorder.upgrade()
-        {
-            r.done(self.host, write, now);
-        }
-    }
 }
 
 impl std::fmt::Debug for Recorder {

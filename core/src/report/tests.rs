@@ -94,7 +94,7 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
 }
 
 /// The primary is gone, a caller waits.
-fn lost(m: &Arc<Monitor>) -> super::record::Waiting {
+fn lost(m: &Arc<Monitor>) -> super::held::Waiting {
     let rtt = Duration::from_millis(1);
     m.feed(Input::ProbeConnected { host: HostId(0), row: row(1, false), rtt });
     m.feed(Input::ProbeConnected { host: HostId(1), row: row(1, true), rtt });

@@ -119,6 +119,16 @@ pub(crate) struct Member {
 struct Rest {
     resting: AtomicBool,
     bell: OnceLock<Arc<Notify>>,
+    pinged: AtomicBool,
+}
+
+/// A pool's ping is under way, until this is dropped.
+pub(crate) struct Pinged<'a>(&'a Member);
+
+impl Drop for Pinged<'_> {
+    fn drop(&mut self) {
+        self.0.rest.pinged.store(false, Ordering::Relaxed);
+    }
 }
 
 /// The driver's turns: how many it began, and the last that it finished. A turn takes up all requests that were made
@@ -326,6 +336,17 @@ impl Member {
     pub(crate) fn rests_in(&self, pool: &Arc<Notify>) {
         // Once, when the pool has opened it.
         let _ = self.rest.bell.set(Arc::clone(pool));
+    }
+
+    /// Its pool asks it whether it lives: what is lost meanwhile is nobody's call.
+    pub(crate) fn pinged(&self) -> Pinged<'_> {
+        self.rest.pinged.store(true, Ordering::Relaxed);
+        Pinged(self)
+    }
+
+    /// Whether its pool asks it just now.
+    pub(crate) fn is_pinged(&self) -> bool {
+        self.rest.pinged.load(Ordering::Relaxed)
     }
 
     /// It has come back to its pool.

@@ -35,7 +35,7 @@ fn fact(text: &str) -> Fact {
     let since = || given_since.unwrap_or_else(|| panic!("{text:?} lacks since="));
     let has = |word: &str| words.contains(&word);
     match words[..] {
-        ["known", h] => Fact::Known { host: host(h) },
+        ["known", h, ..] => Fact::Known { host: host(h), named: !has("literal") },
         ["heard", h, at] => Fact::Heard { host: host(h), when: ms(at) },
         ["blocked", m, h, ..] => Fact::Blocked { member: number(m), call: 1, host: host(h), since: since() },
         ["answered", m] => Fact::Answered { member: number(m) },
@@ -186,7 +186,7 @@ mod chance {
         // A past moment is written as a distance here and turned round when the time is known.
         let past = |d: u64| Moment::from_millis(d);
         let fact = prop_oneof![
-            host.clone().prop_map(|host| Fact::Known { host }),
+            host.clone().prop_map(|host| Fact::Known { host, named: true }),
             (host.clone(), says).prop_map(|(host, says)| Fact::Says { host, says }),
             (host.clone(), back.clone()).prop_map(move |(host, d)| Fact::Heard { host, when: past(d) }),
             (0_u64..4, 0_u64..3, host.clone(), back.clone()).prop_map(move |(member, call, host, d)| {

@@ -254,6 +254,27 @@ async fn callers_beyond_what_the_pool_can_serve_are_refused_at_once_and_told_whe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_who_gives_up_while_a_primary_is_sought_is_told_to_come_back() {
+    let Some(cluster) = cluster(0).await else { return };
+    let pool = pool(&cluster, 2);
+    let kept = pool.acquire_within(ENOUGH).await.unwrap();
+    let all = [pool.acquire_within(ENOUGH).await.unwrap(), kept];
+    // A pool that is merely small has nothing to say: whoever holds its sessions knows when they come back.
+    let late = pool.acquire_within(Duration::from_millis(100)).await.unwrap_err();
+    assert_eq!((late.code(), late.retry_after()), (Code::DeadlinePassed, None), "{late}");
+    drop(all);
+    cluster.node(0).kill().await.unwrap();
+    let patience = Duration::from_millis(1_500);
+    let late = [
+        pool.acquire_within(patience).await.unwrap_err(),
+        pool.connector().connect_within(patience).await.unwrap_err(),
+    ];
+    for e in late {
+        assert_eq!((e.class(), e.retry_after()), (Class::Transient, Some(SECOND)), "{e}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_reaches_every_waiting_caller_at_once() {
     let Some(cluster) = cluster(0).await else { return };
     let connector = Connector::builder(&cluster.conninfo()).set("password", "wrong").build().unwrap();

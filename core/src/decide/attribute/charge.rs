@@ -78,8 +78,8 @@ fn charge(tracks: &Tracks, s: &Stretch, t: Moment) -> Charge {
             if name_is_stale(tracks, s, t) { OutageCause::StaleName } else { OutageCause::NotWritableYet };
         return Charge::To(cause);
     };
-    let mut attempts = tracks.hosts.iter().filter(|(_, h)| h.attempts.at(t)).map(|(id, _)| *id).peekable();
-    if waiting && attempts.peek().is_some() && attempts.all(|id| id != primary) {
+    let attempts = || tracks.hosts.iter().filter(|(_, h)| h.attempts.at(t));
+    if waiting && attempts().any(|(_, h)| h.named) && attempts().all(|(id, _)| *id != primary) {
         return Charge::To(OutageCause::StaleName);
     }
     Charge::Late { waiting: waiting || dead }
@@ -90,5 +90,5 @@ fn charge(tracks: &Tracks, s: &Stretch, t: Moment) -> Charge {
 fn name_is_stale(tracks: &Tracks, s: &Stretch, t: Moment) -> bool {
     let next = tracks.hosts.values().filter_map(|h| Some((h.accepted_after(t)?, h)));
     let next = next.filter(|((from, _), _)| *from <= s.until.max(s.now)).min_by_key(|((from, _), _)| *from);
-    next.is_some_and(|((_, refused), h)| h.known > s.began && !refused)
+    next.is_some_and(|((_, refused), h)| h.named && h.known > s.began && !refused)
 }

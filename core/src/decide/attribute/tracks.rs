@@ -103,6 +103,8 @@ impl Word {
 pub(super) struct HostTrack {
     /// Since when its address is known.
     pub(super) known: Moment,
+    /// A name gave it.
+    pub(super) named: bool,
     pub(super) words: Vec<Word>,
     /// Commits wait there for a synchronous standby.
     pub(super) sync: Spans,
@@ -116,6 +118,7 @@ impl HostTrack {
     fn new(at: Moment) -> Self {
         Self {
             known: at,
+            named: true,
             words: Vec::new(),
             sync: Spans::default(),
             attempts: Spans::default(),
