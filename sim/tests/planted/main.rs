@@ -3,7 +3,8 @@
 //! Here: a retry after an unknown outcome, a lost acknowledgement, an outcome that isn't flagged, COMMIT answered ROLLBACK,
 //! half a transaction, a connection kept to an old primary. [`outcome`]: a fence read as a commit, a repeat with the same
 //! token, a token undone by the work, a number taken anew after a crash, a cancel during a commit's wait. [`pool`]: stale
-//! reuse, no pace, no jitter, a queue without a limit, a flush for the 25006 of a READ ONLY block.
+//! reuse, no pace, no jitter, a queue without a limit, a flush for the 25006 of a READ ONLY block, abandoned commits that fill
+//! the server.
 //!
 //! Two can only be shown to the pure machine, by an input of its vectors (`core/tests/pure/topology_vectors.rs`): two primaries
 //! of an equal timeline and an equal switch point (`conflict-07`, with `conflict-03` to `-05`), and a name server on this

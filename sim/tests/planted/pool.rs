@@ -9,10 +9,10 @@ use pgfollow::{Connector, Pool, clock};
 use pgfollow_sim::net::SimDial;
 use pgfollow_sim::service::{Pooled, waiting};
 use pgfollow_sim::workload::{Hand, Job, Kind, Service, Sessions, Told};
-use pgfollow_sim::{Broken, Options, Story, World, run, sessions};
+use pgfollow_sim::{Broken, MakeService, Options, Story, World, run, sessions};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::{find, inner};
+use crate::{find, inner, marked};
 
 /// A pool as one writes it in an afternoon.
 struct Naive {
@@ -107,7 +107,7 @@ fn a_queue_without_a_limit_grows_and_lets_callers_wait_for_ever() {
         (|b| matches!(b, Broken::TooMany(s) if s.contains("callers wait"))) as fn(&Broken) -> bool,
         |b| matches!(b, Broken::TooLong(s) if s.contains("for a session")),
     ] {
-        let service: pgfollow_sim::MakeService = |c, world, p| Naive::new(c, world, p, 1);
+        let service: MakeService = |c, world, p| Naive::new(c, world, p, 1);
         let stories = vec![Story::SlowPromotion];
         find(&Options { service: Some(service), stories, workers: 24, ..Options::default() }, is);
     }
@@ -170,4 +170,50 @@ fn a_write_in_a_read_only_block_flushes_no_pool() {
         },
         |b| matches!(b, Broken::TooMany(s) if s.contains("without a cause")),
     );
+}
+
+/// Callers who wait 300 ms for anything, and leave.
+struct Impatient<S> {
+    inner: S,
+    sessions: usize,
+}
+
+impl<S: Service> Service for Impatient<S> {
+    fn work<'a>(&'a self, hand: &'a mut Hand, job: &'a Job) -> BoxFuture<'a, Told> {
+        Box::pin(async move {
+            let work = tokio::time::timeout(Duration::from_millis(300), self.inner.work(hand, job)).await;
+            work.unwrap_or_else(|_| {
+                hand.session = None;
+                Told::Nothing
+            })
+        })
+    }
+
+    fn sessions(&self) -> Option<usize> {
+        Some(self.sessions)
+    }
+
+    fn close(&self) -> BoxFuture<'_, Vec<String>> {
+        self.inner.close()
+    }
+}
+
+/// The most backends beyond its pool's size that any process had while commits waited for a standby.
+fn surplus(service: MakeService) -> usize {
+    let stories = vec![Story::NoStandby, Story::Isolated];
+    let options = Options { service: Some(service), stories, sync: Some(true), workers: 4, ..marked() };
+    (0..30).map(|seed| run(seed, &options).counts.surplus).max().unwrap_or(0)
+}
+
+#[test]
+fn commits_that_callers_gave_up_fill_the_server_unless_their_places_are_kept() {
+    let kept = surplus(|connector, world, process| {
+        let pool = connector.pool_with(|o| o.max_conns(3)).expect("valid");
+        let inner = Pooled { pool, world: Arc::clone(world), process };
+        Arc::new(Impatient { inner, sessions: 3 })
+    });
+    // Two were seen; twenty where the look tells of nobody.
+    assert!(kept <= 3, "{kept} more than the pool's three");
+    let unkept = surplus(|connector, _, _| Arc::new(Impatient { inner: inner(connector), sessions: 3 }));
+    assert!(unkept >= 10, "{unkept}: the model shows no abandoned commits");
 }
