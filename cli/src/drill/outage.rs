@@ -46,7 +46,8 @@ pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<HeldUp> 
     let had = |c: &Call| c.had.unwrap_or(c.end);
     let held_up = |c: &Call| {
         had(c) - c.start >= HELD_UP
-            && failovers.iter().any(|(fault, ready)| c.start <= *ready && had(c) >= *fault)
+            // Until it succeeds itself, a process may not know that the new primary is ready.
+            && failovers.iter().any(|(fault, ready)| c.start <= success(*ready) && had(c) >= *fault)
     };
     // A server dies by and by: who is lost there was held up since the last that it did for others.
     let began = |c: &Call| {
@@ -169,7 +170,8 @@ mod tests {
     fn a_wait_during_the_failover_counts_and_one_after_it_or_a_slow_write_does_not() {
         assert_eq!(of(&[call(1_000, 1_499, 1_500, true)]), []);
         assert_eq!(of(&[call(1_000, 1_010, 1_900, true)]), []);
-        assert_eq!(of(&[call(1_201, 1_900, 1_901, true)]), []);
+        assert_eq!(of(&[call(1_190, 1_190, 1_210, true), call(1_211, 1_900, 1_901, true)]), []);
+        assert_eq!(of(&[call(1_201, 1_900, 1_901, true)]), [(1_201, 1_901)]);
         assert_eq!(of(&[call(1_200, 1_900, 1_901, true)]), [(1_200, 1_901)]);
     }
 
