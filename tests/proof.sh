@@ -29,11 +29,11 @@ step() {
 seeds=${SEEDS:-10000}
 for ((from = 0; from < seeds; from += 1000)); do
   part=$((seeds - from < 1000 ? seeds - from : 1000))
-  step "seeds-$from-$part" env FROM=$from SEEDS=$part "$cargo" test --release -p pgfollow-sim --test seeds -- \
-    --nocapture --exact whatever_goes_wrong_nothing_is_lost_doubled_or_said_wrongly
+  step "seeds-$from-$part" env FROM=$from SEEDS=$part "$cargo" test --release -p pgfollow-sim --test model -- \
+    --nocapture --exact seeds::whatever_goes_wrong_nothing_is_lost_doubled_or_said_wrongly
 done
 step failovers env FAILOVERS="${FAILOVERS:-1000}" "$cargo" test --release -p pgfollow-sim --test thousand -- --nocapture
-step fleets "$cargo" test --release -p pgfollow-sim --test fleet -- --nocapture --include-ignored
+step fleets "$cargo" test --release -p pgfollow-sim --test model fleet:: -- --nocapture --include-ignored
 
 # On real servers: each fault's explanation, each on two versions, and one process through many failovers.
 step causes env RUNS="${RUNS:-1}" "$cargo" test -p pgfollow-cli --test drill_causes -- --nocapture --include-ignored \

@@ -7,7 +7,7 @@ use pgfollow::decide::attribute::OutageCause;
 
 use super::fault::{Fault, Promotion};
 use super::logins::Peak;
-use super::outage::{lasted, outages};
+use super::outage::outages;
 use super::record::{Call, CallError, CallResult, Explained};
 use super::scene::{ClientSeen, Plan, Seen};
 
@@ -123,9 +123,8 @@ fn processes(client: &ClientSeen, plan: &Plan, promotions: &[Promotion]) -> Vec<
         let own: Vec<&Call> = client.calls.iter().filter(|c| process(c) == i32::from(n)).collect();
         let explained = client.explained.get(usize::from(n)).and_then(Option::as_ref);
         let causes = explained.map(|outages| causes(outages, promotions));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
-        let told = causes.as_ref().map(|c| (c.values().sum::<f64>() * 1e6) as u64);
-        Process { outage: ms(lasted(&outages(&own, &failovers), told)), causes }
+        let lasted = outages(&own, &failovers).into_iter().map(|(began, end)| end - began).sum();
+        Process { outage: ms(lasted), causes }
     };
     (0..plan.instances).map(of).collect()
 }

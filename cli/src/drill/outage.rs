@@ -6,37 +6,13 @@ use super::record::{Call, CallResult};
 const HELD_UP: u64 = 500_000_000;
 /// Trouble that comes within this of a return belongs to the same outage.
 const QUIET: u64 = 3_000_000_000;
-/// Between the moment at which an answer comes and that at which its caller is woken for it on a busy machine. The library
-/// goes by the one, the callers' calls tell the other.
-const WAKING: u64 = 60_000_000;
-
-/// An outage, by the calls alone. In ns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HeldUp {
-    began: u64,
-    /// Its end; then other ends, where somebody began to wait while the first answer was on its way to its caller: such a
-    /// one stood inside or outside, and the calls can't tell.
-    ends: Vec<u64>,
-}
-
-/// How long they lasted in all. `told`: what the library says; of ends that the calls can't tell apart, the one that is
-/// nearer to it counts.
-pub(crate) fn lasted(outages: &[HeldUp], told: Option<u64>) -> u64 {
-    let mut sum: u64 = outages.iter().map(|o| o.ends[0] - o.began).sum();
-    for o in outages {
-        let others = sum - (o.ends[0] - o.began);
-        let sums = o.ends.iter().map(|end| others + (end - o.began));
-        sum = sums.min_by_key(|s| told.map_or(0, |told| s.abs_diff(told))).unwrap_or(sum);
-    }
-    sum
-}
 
 /// The outages of failovers, each of which lasted from a fault until the new primary was ready, in ns and in order: each
-/// outage from the beginning of the first call that failed (or the last success before its end, while no other server took
-/// writes), or waited for its session because of the failover, until the
-/// first success after the last of those, and after whoever had begun to wait by then had a session. None goes beyond the
-/// last call. A slow write that is answered in the end is none.
-pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<HeldUp> {
+/// outage's beginning and end. It begins with the first call that failed (or the last success before its error, while no
+/// other server took writes), or that waited for its session because of the failover. It ends with the first success after
+/// the last of those, and after whoever had begun to wait by then had a session, at the latest with the last call. A slow
+/// write that is answered in the end is none.
+pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let from = failovers.first().map_or(u64::MAX, |(fault, _)| *fault);
     let is_done = |c: &Call| matches!(c.result, CallResult::Ok { .. });
     let mut done: Vec<u64> = calls.iter().filter(|c| is_done(c)).map(|c| c.end).collect();
@@ -80,19 +56,8 @@ pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<HeldUp> 
     let held_up = |(began, _, error): (u64, u64, u64)| {
         let first = success(error);
         // Whoever began to wait later stood behind nothing but others who came back.
-        let end = |cut: u64| {
-            let held = calls.iter().filter(|c| c.start < cut && had(c) > began).map(|c| had(c));
-            success(held.max().map_or(first, |had| had.max(first)))
-        };
-        let mut ends = vec![end(first)];
-        ends.extend(
-            calls
-                .iter()
-                .map(|c| c.start)
-                .filter(|s| (first.saturating_sub(WAKING)..first).contains(s))
-                .map(end),
-        );
-        HeldUp { began, ends }
+        let held = calls.iter().filter(|c| c.start < first && had(c) > began).map(|c| had(c));
+        (began, success(held.max().map_or(first, |had| had.max(first))))
     };
     all.into_iter().map(held_up).collect()
 }
@@ -112,9 +77,10 @@ mod tests {
         let had = Some(had * MS);
         Call { worker: 0, seq: 0, start: start * MS, had, end: end * MS, result }
     }
+
     fn of(calls: &[Call]) -> Vec<(u64, u64)> {
         let all = outages(&calls.iter().collect::<Vec<_>>(), &[(1_000 * MS, 1_200 * MS)]);
-        all.into_iter().map(|o| (o.began / MS, o.ends[0] / MS)).collect()
+        all.into_iter().map(|(began, end)| (began / MS, end / MS)).collect()
     }
 
     #[test]
@@ -143,27 +109,6 @@ mod tests {
             call(1_300, 1_300, 1_310, true),
         ];
         assert_eq!(of(&calls), [(1_150, 1_310)]);
-    }
-
-    #[test]
-    fn who_began_to_wait_while_the_first_answer_was_on_its_way_counts_as_the_report_has_it() {
-        let calls = [
-            call(990, 990, 1_000, false),
-            call(1_010, 1_290, 1_300, true),
-            // While that answer was on its way, and long before it.
-            call(1_295, 2_000, 2_010, true),
-            call(1_239, 1_600, 1_700, true),
-        ];
-        let lasted = |calls: &[Call], told: Option<u64>| {
-            let all = outages(&calls.iter().collect::<Vec<_>>(), &[(1_000 * MS, 1_200 * MS)]);
-            lasted(&all, told.map(|ms| ms * MS)) / MS
-        };
-        assert_eq!(lasted(&calls, None), 1_020);
-        assert_eq!(lasted(&calls, Some(1_030)), 1_020);
-        // Nothing in between, and never without the one who certainly waited.
-        assert_eq!([lasted(&calls, Some(700)), lasted(&calls, Some(0))], [710, 710]);
-        assert_eq!(lasted(&calls[..2], Some(2_000)), 310);
-        assert_eq!(lasted(&[], Some(2_000)), 0);
     }
 
     #[test]

@@ -416,7 +416,8 @@ impl Attribution {
         if let Some(since) = oldest.filter(|s| now - *s >= BLOCKED) {
             // No call was lost: the primary went while its sessions rested.
             let gone = self.tracks.hosts.iter().filter(|(_, h)| h.now().takes_none());
-            let gone = gone.filter_map(|(id, h)| Some((h.accepting_since(now)?, *id))).max().map(|(_, id)| id);
+            let gone =
+                gone.filter_map(|(id, h)| Some((h.accepting_since(now)?, *id))).max().map(|(_, id)| id);
             let c = self.candidate(since, OutageCause::NotWritableYet);
             c.confirmed = true;
             c.lost = c.lost.or(gone);

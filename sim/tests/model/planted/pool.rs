@@ -12,7 +12,7 @@ use pgfollow_sim::workload::{Hand, Job, Kind, Service, Sessions, Told};
 use pgfollow_sim::{Broken, MakeService, Options, Story, World, run, sessions};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::{find, inner, marked};
+use super::{find, inner, marked};
 
 /// A pool as one writes it in an afternoon.
 struct Naive {

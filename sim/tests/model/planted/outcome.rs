@@ -10,7 +10,7 @@ use pgfollow::{Connector, Error, Session, clock};
 use pgfollow_sim::workload::{Hand, Job, Kind, Service, Sessions, Told};
 use pgfollow_sim::{Broken, Marks, Options, PATIENCE, Story};
 
-use crate::{find, inner, must_be_found};
+use super::{find, inner, must_be_found};
 
 /// The kinds of work that these clients do in their own way.
 const OWN: [Kind; 4] = [Kind::Block, Kind::Prepared, Kind::Auto, Kind::AutoPrepared];
