@@ -33,9 +33,8 @@ async fn keep(shared: Weak<Shared>, mut events: Receiver<Event>) {
         let Some(s) = shared.upgrade() else { return };
         s.sweep();
         s.mind_kept();
-        for held in std::mem::take(&mut lock(&s.state).unsettled) {
-            tokio::spawn(settle(Settling { shared: Weak::clone(&shared), held: Some(held) }));
-        }
+        let unsettled = std::mem::take(&mut lock(&s.state).unsettled);
+        unsettled.into_iter().for_each(|held| s.begin_settling(held));
         open_wanted(&s);
         let work = Arc::clone(&s.work);
         let (next, counts) = {
@@ -190,8 +189,8 @@ async fn clean(session: &Session) -> bool {
 
 impl Shared {
     fn sweep(self: &Arc<Self>) {
-        let mut state = lock(&self.state);
-        let state = &mut *state;
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
         let idle = &mut state.idle;
         let sweep = state.book.sweep(clock::now(), |slot| match &idle[slot.0] {
             Some(held) if !held.session.is_usable() => Look::Bad,
@@ -206,11 +205,14 @@ impl Shared {
             // Its goodbye is a message to its driver: nothing waits here.
             drop(idle[slot.0].take());
         }
-        for slot in sweep.test {
-            if let Some(held) = idle[slot.0].take() {
-                tokio::spawn(settle(Settling { shared: Arc::downgrade(self), held: Some(held) }));
-            }
-        }
+        let test: Vec<_> = sweep.test.into_iter().filter_map(|slot| idle[slot.0].take()).collect();
+        drop(guard);
+        test.into_iter().for_each(|held| self.begin_settling(held));
+    }
+
+    /// Not to be called under the pool's lock: a runtime that ends drops the task here and now, and its session comes back.
+    fn begin_settling(self: &Arc<Self>, held: Box<Held>) {
+        tokio::spawn(settle(Settling { shared: Arc::downgrade(self), held: Some(held) }));
     }
 
     fn opened(&self, slot: SlotId, session: Session) {
