@@ -150,8 +150,7 @@ impl Attribution {
                 let c = self.trouble(at, OutageCause::DeadSocket);
                 c.confirmed = true;
                 c.lost.get_or_insert(host);
-                // A host that dies takes a moment: the last that it did was no return.
-                c.first_success = c.first_success.filter(|(_, on)| c.lost != Some(*on));
+                self.last_words();
             }
             Fact::GivenUp { member, host, since } => {
                 self.call_ended(member, host, since, false, CallEnd::GivenUp, at);
@@ -271,10 +270,16 @@ impl Attribution {
             // No trouble yet: the host may only be slow, and answer them. If it isn't, they end as lost.
             self.candidate(began, OutageCause::DeadSocket);
         }
-        // Nor was the last answer that the lost host still gave.
-        let Some(c) = self.candidate.as_mut().filter(|c| c.lost == Some(host)) else { return };
-        c.first_success.take_if(|(_, on)| *on == host);
-        if c.success.take_if(|(_, on)| *on == host).is_some() {
+        if self.candidate.as_ref().is_some_and(|c| c.lost == Some(host)) {
+            self.last_words();
+        }
+    }
+
+    /// A host that dies takes a moment: the last answer that the lost one still gave was no return.
+    fn last_words(&mut self) {
+        let Some(c) = self.candidate.as_mut() else { return };
+        c.first_success.take_if(|(_, on)| c.lost == Some(*on));
+        if c.success.take_if(|(_, on)| c.lost == Some(*on)).is_some() {
             c.success_after_error = false;
             self.waits.values_mut().for_each(|w| w.late = true);
         }
