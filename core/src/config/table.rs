@@ -448,10 +448,11 @@ pub fn find(name: &str) -> Option<&'static OptionRow> {
     OPTIONS.iter().find(|r| r.name == name)
 }
 
-/// The known keyword that is nearest to a wrong one, and how many edits away it is.
+/// The known keyword that is nearest to a wrong one, and how many edits away it is. A swap of neighbours is one: `hots` is
+/// one from `host`.
 pub(crate) fn nearest(wrong: &str) -> (&'static str, usize) {
     let wrong = wrong.to_ascii_lowercase();
-    let distances = OPTIONS.iter().map(|r| (r.name, edits(&wrong, r.name)));
+    let distances = OPTIONS.iter().map(|r| (r.name, strsim::osa_distance(&wrong, r.name)));
     distances.min_by_key(|d| d.1).unwrap_or(("host", usize::MAX))
 }
 
@@ -462,24 +463,6 @@ pub(crate) fn remedy(wrong: &str) -> String {
         (name, edits) if edits <= (wrong.len() / 3).max(1) => format!("the nearest known one is {name:?}"),
         _ => "no known one is like it (docs/options.md lists all)".to_owned(),
     }
-}
-
-/// Edit distance with swaps of neighbours (optimal string alignment): `hots` is one edit from `host`.
-fn edits(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let (mut before, mut last) = (vec![0; b.len() + 1], (0..=b.len()).collect::<Vec<_>>());
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let change = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            row[j] = change.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
 }
 
 /// `docs/options.md`, made from the table.
