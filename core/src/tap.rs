@@ -184,31 +184,59 @@ impl Reader for Incoming<'_> {
     type Stop = Failure;
 
     fn head(&mut self, tag: u8, body: usize) -> Result<Keep, Failure> {
-        if let Some(login) = self.login {
-            // Before AuthenticationOk a server has nothing else to say (libpq `fe-connect.c`, CONNECTION_AWAITING_RESPONSE).
-            let expected = if login.exchange.authenticated() {
-                matches!(tag, b'N' | b'S' | b'K' | b'Z' | b'E')
-            } else {
-                matches!(tag, b'R' | b'E' | b'v')
-            };
-            if !expected {
-                return Err(Failure::NotPostgres(format!("its message begins with byte {tag}")));
-            }
-            login.total = login.total.saturating_add(body);
-            if body > login::FRAME || login.total > login::TOTAL {
-                return Err(Failure::TooLarge(format!("a message of {body} bytes")));
-            }
-            return Ok(Keep::Prefix(login::FRAME));
+        if self.login.is_some() {
+            return self.login_head(tag, body);
         }
         Ok(match tag {
             b'Z' | b'C' => Keep::Prefix(64),
             b'E' | b'N' => Keep::Prefix(REPORT),
             b'S' => Keep::Prefix(2 * state::VALUE),
-            _ => Keep::Nothing,
+            b'G' => Keep::Nothing,
+            _ => Keep::Skip,
         })
     }
 
     fn frame(&mut self, tag: u8, kept: &[u8], body: usize) -> Result<(), Failure> {
+        match tag {
+            b'C' => self.inner.completed(cstr(kept).0),
+            b'Z' if self.login.is_none() => {
+                self.answered = true;
+                self.inner.ready(kept.first().copied().unwrap_or(b'I'), self.now);
+            }
+            _ => return self.rarer(tag, kept, body),
+        }
+        Ok(())
+    }
+
+    fn malformed(&mut self, tag: u8) -> Failure {
+        Failure::NotPostgres(format!("a message (byte {tag}) with an impossible length"))
+    }
+}
+
+impl Incoming<'_> {
+    /// A frame begins before the login's end.
+    #[cold]
+    fn login_head(&mut self, tag: u8, body: usize) -> Result<Keep, Failure> {
+        let Some(login) = self.login else { return Ok(Keep::Skip) };
+        // Before AuthenticationOk a server has nothing else to say (libpq `fe-connect.c`, CONNECTION_AWAITING_RESPONSE).
+        let expected = if login.exchange.authenticated() {
+            matches!(tag, b'N' | b'S' | b'K' | b'Z' | b'E')
+        } else {
+            matches!(tag, b'R' | b'E' | b'v')
+        };
+        if !expected {
+            return Err(Failure::NotPostgres(format!("its message begins with byte {tag}")));
+        }
+        login.total = login.total.saturating_add(body);
+        if body > login::FRAME || login.total > login::TOTAL {
+            return Err(Failure::TooLarge(format!("a message of {body} bytes")));
+        }
+        Ok(Keep::Prefix(login::FRAME))
+    }
+
+    /// What doesn't come with every answer.
+    #[cold]
+    fn rarer(&mut self, tag: u8, kept: &[u8], body: usize) -> Result<(), Failure> {
         match tag {
             b'R' => {
                 if let Some(login) = self.login {
@@ -216,15 +244,11 @@ impl Reader for Incoming<'_> {
                 }
             }
             b'Z' => {
-                if self.login.take().is_none() {
-                    self.answered = true;
-                    self.inner.ready(kept.first().copied().unwrap_or(b'I'), self.now);
-                } else {
-                    self.inner.partial = None;
-                }
+                // The login's end.
+                *self.login = None;
+                self.inner.partial = None;
             }
             b'G' if self.login.is_none() => self.inner.copy_begins(),
-            b'C' => self.inner.completed(kept.split(|b| *b == 0).next().unwrap_or_default()),
             b'S' => {
                 let (name, value) = cstr(kept);
                 let value = String::from_utf8_lossy(cstr(value).0);
@@ -266,10 +290,6 @@ impl Reader for Incoming<'_> {
         }
         Ok(())
     }
-
-    fn malformed(&mut self, tag: u8) -> Failure {
-        Failure::NotPostgres(format!("a message (byte {tag}) with an impossible length"))
-    }
 }
 
 struct Outgoing<'a> {
@@ -290,22 +310,7 @@ impl Reader for Outgoing<'_> {
 
     fn frame(&mut self, tag: u8, kept: &[u8], body: usize) -> Result<(), Self::Stop> {
         let inner = &mut *self.inner;
-        // Of a longer text the end was not seen.
-        let whole = kept.len() == body;
-        let read = |inner: &Inner, text: &[u8]| {
-            if whole { text::effects(text, inner.conforming()) } else { Effects::DOUBT }
-        };
         match tag {
-            b'Q' => {
-                inner.asking(read(inner, cstr(kept).0));
-                inner.sent(false, self.now);
-            }
-            b'P' => {
-                let (name, rest) = cstr(kept);
-                let effects = read(inner, cstr(rest).0);
-                inner.statements.set(name, effects);
-                inner.asking(Effects::default());
-            }
             b'B' => {
                 let (portal, rest) = cstr(kept);
                 // Names longer than what is kept are unknown ones as well.
@@ -317,6 +322,39 @@ impl Reader for Outgoing<'_> {
                 let effects = inner.portals.get(cstr(kept).0);
                 inner.asking(effects);
             }
+            b'S' => inner.sent(true, self.now),
+            b'Q' | b'P' => self.text(tag, kept, kept.len() == body),
+            _ => self.rarer(tag, kept),
+        }
+        Ok(())
+    }
+
+    fn malformed(&mut self, _: u8) {}
+}
+
+impl Outgoing<'_> {
+    /// A Query or Parse. Of a longer text than is kept (`whole` is false) the end was not seen.
+    fn text(&mut self, tag: u8, kept: &[u8], whole: bool) {
+        let inner = &mut *self.inner;
+        let read = |inner: &Inner, text: &[u8]| {
+            if whole { text::effects(text, inner.conforming()) } else { Effects::DOUBT }
+        };
+        if tag == b'Q' {
+            inner.asking(read(inner, cstr(kept).0));
+            inner.sent(false, self.now);
+        } else {
+            let (name, rest) = cstr(kept);
+            let effects = read(inner, cstr(rest).0);
+            inner.statements.set(name, effects);
+            inner.asking(Effects::default());
+        }
+    }
+
+    /// What doesn't belong to every request.
+    #[cold]
+    fn rarer(&mut self, tag: u8, kept: &[u8]) {
+        let inner = &mut *self.inner;
+        match tag {
             b'C' => {
                 match kept {
                     [b'S', rest @ ..] => inner.statements.close(cstr(rest).0),
@@ -325,7 +363,6 @@ impl Reader for Outgoing<'_> {
                 }
                 inner.sending(Effects::default());
             }
-            b'S' => inner.sent(true, self.now),
             b'F' => {
                 inner.asking(Effects::DOUBT);
                 inner.sent(false, self.now);
@@ -335,10 +372,7 @@ impl Reader for Outgoing<'_> {
             // Startup packet, password, COPY data, Terminate: no request of their own.
             _ => {}
         }
-        Ok(())
     }
-
-    fn malformed(&mut self, _: u8) {}
 }
 
 /// Splits at the first NUL.

@@ -20,7 +20,10 @@ impl Inner {
 
     /// Bytes of a request leave.
     pub(in crate::tap) fn sending(&mut self, effects: Effects) {
-        self.partial = Some(self.partial.unwrap_or_default().then(effects));
+        self.partial = Some(match self.partial {
+            None => effects,
+            Some(before) => before.then(effects),
+        });
     }
 
     /// Bytes leave that somebody waits to be answered.
