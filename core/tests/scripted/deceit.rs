@@ -362,3 +362,36 @@ async fn a_call_that_is_let_finish_on_an_older_primary_is_the_last_one_there() {
     older.stop().await;
     newer.stop().await;
 }
+
+/// A server of the old kind is asked for its role; what it answers is printed by whoever logs the error.
+#[tokio::test]
+async fn a_role_refused_with_control_characters_reaches_no_terminal() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((mut s, _)) = listener.accept().await {
+            let mut out = Vec::new();
+            message(&mut out, b'R', &[0; 4]);
+            message(&mut out, b'S', b"server_version\x0013.9\0");
+            message(&mut out, b'K', &[0, 0, 0, 1, 0, 0, 0, 2]);
+            message(&mut out, b'Z', b"I");
+            let mut buf = [0; 4_096];
+            let _ = s.read(&mut buf).await;
+            let _ = s.write_all(&out).await;
+            let _ = s.read(&mut buf).await;
+            out.clear();
+            let text = format!("SERROR\0VERROR\0C42501\0Mno\x1b]0;x\x07 {}\0\0", "long ".repeat(10_000));
+            message(&mut out, b'E', text.as_bytes());
+            message(&mut out, b'Z', b"I");
+            let _ = s.write_all(&out).await;
+            let _ = s.read(&mut buf).await;
+        }
+    });
+    let text = format!(
+        "host=127.0.0.1 port={port} user=u dbname=d sslmode=disable target_session_attrs=read-write monitor=off"
+    );
+    let e = Connector::new(&text).expect("a connector").connect().await.map(drop).expect_err("no role");
+    let shown = e.to_string();
+    assert!(shown.contains("could not be read"), "{e:?}");
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.len() < 4_000, "{shown:?}");
+}
