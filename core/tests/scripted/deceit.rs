@@ -21,6 +21,8 @@ struct Play {
     frozen: AtomicBool,
     /// A text that begins with this is read, and nothing is answered from then on, on that session.
     deaf_from: Mutex<Option<&'static str>>,
+    /// A text that begins with this is refused once, as cancelled.
+    cancelled: Mutex<Option<&'static str>>,
     /// A text SLOW is answered when this is set.
     released: AtomicBool,
     texts: Mutex<Vec<String>>,
@@ -45,6 +47,7 @@ impl Server {
             timeline: timeline.into(),
             frozen: AtomicBool::new(false),
             deaf_from: Mutex::default(),
+            cancelled: Mutex::default(),
             released: AtomicBool::new(false),
             texts: Mutex::default(),
             open: AtomicUsize::new(0),
@@ -130,6 +133,11 @@ async fn serve(mut s: TcpStream, port: u16, play: &Play) -> std::io::Result<()> 
         }
         let text = String::from_utf8_lossy(&body[..body.len() - 1]).into_owned();
         deaf |= play.deaf_from.lock().expect("whole").is_some_and(|t| text.starts_with(t));
+        if play.cancelled.lock().expect("whole").take_if(|t| text.starts_with(*t)).is_some() {
+            message(&mut out, b'E', b"SERROR\0VERROR\0C57014\0Mstatement timeout\0\0");
+            message(&mut out, b'Z', &[status]);
+            continue;
+        }
         let mut tag = "INSERT 0 1";
         if text.contains("current_setting('default_transaction_read_only')") {
             let some = |v: &str| Some(v.to_owned());
@@ -394,4 +402,18 @@ async fn a_role_refused_with_control_characters_reaches_no_terminal() {
     let shown = e.to_string();
     assert!(shown.contains("could not be read"), "{e:?}");
     assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.len() < 4_000, "{shown:?}");
+}
+
+/// A statement_timeout on a server that is at its busiest, just promoted: the next LISTEN is taken.
+#[tokio::test]
+async fn a_listen_that_was_cancelled_once_does_not_end_the_listener_for_good() {
+    let server = Server::start(1).await;
+    *server.play.cancelled.lock().expect("whole") = Some("LISTEN");
+    let connector = connector(&[&server], "");
+    let listener = connector.listener(["orders"]).expect("a listener");
+    let listening = listener.channels();
+    let listening = tokio::time::timeout(Duration::from_secs(20), listening.listening()).await;
+    assert_eq!(listening, Ok(true));
+    assert!(server.play.cancelled.lock().expect("whole").is_none(), "none was cancelled");
+    server.stop().await;
 }
