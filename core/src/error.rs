@@ -326,7 +326,17 @@ struct Parts {
     retry_after: Option<Duration>,
     token: Option<Token>,
     attempts: Vec<Attempt>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Source>,
+}
+
+/// The error underneath. Printed for debugging it says no more than for people: the driver's own has the server's DETAIL,
+/// which quotes the values of the row.
+struct Source(Box<dyn std::error::Error + Send + Sync>);
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0.to_string(), f)
+    }
 }
 
 macro_rules! with {
@@ -352,11 +362,16 @@ with! {
     with_retry_after, retry_after: Duration;
     /// Adds the token by which the outcome can be asked for.
     with_token, token: Token;
-    /// Adds the error underneath.
-    caused_by, source: Box<dyn std::error::Error + Send + Sync>;
 }
 
 impl Error {
+    /// Adds the error underneath.
+    #[must_use]
+    pub fn caused_by(mut self, source: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        self.0.source = Some(Source(source));
+        self
+    }
+
     /// The same with another class, where the caller of a diagnosis knows more.
     pub(crate) fn with_class(mut self, class: Class) -> Self {
         self.0.class = class;
@@ -374,10 +389,10 @@ impl Error {
         if self.0.host.is_some() {
             return Err(self);
         }
-        match self.0.source.take().map(|s| s.downcast::<tokio_postgres::Error>()) {
+        match self.0.source.take().map(|s| s.0.downcast::<tokio_postgres::Error>()) {
             Some(Ok(driver)) => Ok(*driver),
             Some(Err(other)) => {
-                self.0.source = Some(other);
+                self.0.source = Some(Source(other));
                 Err(self)
             }
             None => Err(self),
@@ -521,6 +536,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|e| e as _)
+        self.0.source.as_ref().map(|s| &*s.0 as _)
     }
 }

@@ -28,6 +28,7 @@ use crate::config::SessionAttrs;
 use crate::connector::Connector;
 use crate::decide::accept::{Accept, Role, accept};
 use crate::decide::listener::{Backoff, Beat, Pulse};
+use crate::decide::outcome::is_lasting;
 use crate::error::{Class, Code, Error};
 use crate::lock;
 use crate::role;
@@ -385,8 +386,8 @@ impl Task {
         if !sql.is_empty() {
             let sent = session.within(LISTEN, session.batch_execute(&sql)).await;
             if let Err(e) = sent {
-                // Whatever a lost session's class is: LISTEN can be sent again.
-                let over = session.member().ended().is_some();
+                // Whatever a lost session's class is, or that of a cancel: LISTEN can be sent again.
+                let over = session.member().ended().is_some() || !e.sqlstate().is_some_and(is_lasting);
                 return Err(if over { e.with_class(Class::Transient) } else { e });
             }
         }

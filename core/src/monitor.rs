@@ -263,7 +263,9 @@ impl Monitor {
             // Whatever becomes of what runs on it: it is not lent again.
             m.retire();
             if !m.tap.busy() {
-                if idle {
+                // A block between two statements is work under way: where calls may go on, so may it.
+                let under_way = in_flight == InFlight::Leave && !replaced && m.tap.inside();
+                if idle && !under_way {
                     m.end(verdict.clone());
                 }
                 continue;

@@ -28,6 +28,7 @@ use crate::role::{self, Readable};
 use crate::session::Session;
 use crate::session::driver::{self, Messages};
 use crate::session::member::{Leash, Limit, Member};
+use crate::tap::report::clean;
 use crate::tls::{self, Secure, Secured, ServerNameFor, TlsContext};
 
 /// Who will use the session.
@@ -222,7 +223,7 @@ impl Opener {
         }
         if let Some(q) = opened.role.question(wanted) {
             let answer = opened.client.simple_query(role::question_sql(q)).await.map_err(|e| {
-                let why = driver::true_error(&opened.member, &e);
+                let why = clean(&driver::true_error(&opened.member, &e));
                 Failed::new(Stage::Role, Failure::RoleUnknown(why))
             })?;
             let answer = role::question_answer(&answer);

@@ -450,8 +450,9 @@ impl Pool {
         (self.size() < self.rules.min).then_some(refill.max(self.paused))
     }
 
-    /// Gives up all idle sessions, and what is kept: the pool is closed.
+    /// Gives up all idle sessions, and what is kept: the pool is closed, and none is opened any more.
     pub fn drain(&mut self) -> Vec<SlotId> {
+        self.rules.min = 0;
         self.free.extend(self.kept.forget_all());
         let all = std::mem::take(&mut self.idle);
         for s in &all {
@@ -504,5 +505,33 @@ impl Pool {
 
     fn release(&mut self, slot: SlotId) {
         self.free.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    /// The pool's task asks when to look again: "at once" without anything to do would be for ever.
+    #[test]
+    fn a_closed_pool_that_was_to_keep_sessions_open_has_nothing_more_to_do() {
+        let second = Duration::from_secs(1);
+        let mut book = Pool::new(PoolRules {
+            max: 2,
+            min: 2,
+            validate_after: second,
+            lifetime: 60 * second,
+            lifetime_jitter: 0.0,
+            idle_max: 600 * second,
+            test_every: 30 * second,
+        });
+        assert!(book.open(Moment::ZERO).is_some());
+        let slot = SlotId(0);
+        book.drain();
+        let mut rng = rand::rngs::StdRng::seed_from_u64(1);
+        book.not_opened(slot, NotOpened::ForNow(None), Moment::ZERO, &mut rng);
+        assert_eq!((book.size(), book.next(), book.open(Moment::NEVER)), (0, Moment::NEVER, None));
     }
 }

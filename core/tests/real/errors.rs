@@ -157,3 +157,17 @@ async fn a_write_whose_foreign_server_is_lost_at_its_commit_is_unknown() {
     assert_eq!(n, 1, "it was not done, so this proves nothing: {e}");
     assert_eq!(e.class(), Class::UnknownOutcome, "{e} {:?}", e.sqlstate());
 }
+
+/// What a constraint's message quotes are values of the caller's.
+#[tokio::test]
+async fn an_error_that_is_printed_for_debugging_shows_no_values() {
+    let Some((_cluster, _connector, s)) = session().await else { return };
+    s.batch_execute("CREATE TABLE u (mail text PRIMARY KEY)").await.unwrap();
+    let insert = || s.execute("INSERT INTO u VALUES ($1)", &[&"s3cret@example.com"]);
+    insert().await.unwrap();
+    let explained = s.why().diagnose(insert().await.unwrap_err());
+    let bare = Error::from(insert().await.unwrap_err());
+    for e in [explained, bare] {
+        assert!(!format!("{e} {e:?} {e:#?}").contains("s3cret"), "{e:?}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Against real PostgreSQL servers, clusters of them and real faults. One program, so that tests that wait for different
 //! things wait side by side; a name picks one file's: `cargo test -p pgfollow --test real listener::`.
 
+mod between;
 mod bulk_load;
 #[cfg(feature = "deadpool")]
 mod deadpool;

@@ -21,6 +21,8 @@ struct Play {
     frozen: AtomicBool,
     /// A text that begins with this is read, and nothing is answered from then on, on that session.
     deaf_from: Mutex<Option<&'static str>>,
+    /// A text that begins with this is refused once, as cancelled.
+    cancelled: Mutex<Option<&'static str>>,
     /// A text SLOW is answered when this is set.
     released: AtomicBool,
     texts: Mutex<Vec<String>>,
@@ -45,6 +47,7 @@ impl Server {
             timeline: timeline.into(),
             frozen: AtomicBool::new(false),
             deaf_from: Mutex::default(),
+            cancelled: Mutex::default(),
             released: AtomicBool::new(false),
             texts: Mutex::default(),
             open: AtomicUsize::new(0),
@@ -130,6 +133,11 @@ async fn serve(mut s: TcpStream, port: u16, play: &Play) -> std::io::Result<()> 
         }
         let text = String::from_utf8_lossy(&body[..body.len() - 1]).into_owned();
         deaf |= play.deaf_from.lock().expect("whole").is_some_and(|t| text.starts_with(t));
+        if play.cancelled.lock().expect("whole").take_if(|t| text.starts_with(*t)).is_some() {
+            message(&mut out, b'E', b"SERROR\0VERROR\0C57014\0Mstatement timeout\0\0");
+            message(&mut out, b'Z', &[status]);
+            continue;
+        }
         let mut tag = "INSERT 0 1";
         if text.contains("current_setting('default_transaction_read_only')") {
             let some = |v: &str| Some(v.to_owned());
@@ -361,4 +369,51 @@ async fn a_call_that_is_let_finish_on_an_older_primary_is_the_last_one_there() {
     assert_eq!((error.class(), error.code()), (Class::Transient, Code::Superseded), "{error}");
     older.stop().await;
     newer.stop().await;
+}
+
+/// A server of the old kind is asked for its role; what it answers is printed by whoever logs the error.
+#[tokio::test]
+async fn a_role_refused_with_control_characters_reaches_no_terminal() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        while let Ok((mut s, _)) = listener.accept().await {
+            let mut out = Vec::new();
+            message(&mut out, b'R', &[0; 4]);
+            message(&mut out, b'S', b"server_version\x0013.9\0");
+            message(&mut out, b'K', &[0, 0, 0, 1, 0, 0, 0, 2]);
+            message(&mut out, b'Z', b"I");
+            let mut buf = [0; 4_096];
+            let _ = s.read(&mut buf).await;
+            let _ = s.write_all(&out).await;
+            let _ = s.read(&mut buf).await;
+            out.clear();
+            let text = format!("SERROR\0VERROR\0C42501\0Mno\x1b]0;x\x07 {}\0\0", "long ".repeat(10_000));
+            message(&mut out, b'E', text.as_bytes());
+            message(&mut out, b'Z', b"I");
+            let _ = s.write_all(&out).await;
+            let _ = s.read(&mut buf).await;
+        }
+    });
+    let text = format!(
+        "host=127.0.0.1 port={port} user=u dbname=d sslmode=disable target_session_attrs=read-write monitor=off"
+    );
+    let e = Connector::new(&text).expect("a connector").connect().await.map(drop).expect_err("no role");
+    let shown = e.to_string();
+    assert!(shown.contains("could not be read"), "{e:?}");
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && shown.len() < 4_000, "{shown:?}");
+}
+
+/// A statement_timeout on a server that is at its busiest, just promoted: the next LISTEN is taken.
+#[tokio::test]
+async fn a_listen_that_was_cancelled_once_does_not_end_the_listener_for_good() {
+    let server = Server::start(1).await;
+    *server.play.cancelled.lock().expect("whole") = Some("LISTEN");
+    let connector = connector(&[&server], "");
+    let listener = connector.listener(["orders"]).expect("a listener");
+    let listening = listener.channels();
+    let listening = tokio::time::timeout(Duration::from_secs(20), listening.listening()).await;
+    assert_eq!(listening, Ok(true));
+    assert!(server.play.cancelled.lock().expect("whole").is_none(), "none was cancelled");
+    server.stop().await;
 }

@@ -25,7 +25,7 @@ pub enum InFlight {
     },
     /// Only harmless requests are closed, at once and without a cancel; whatever may be writing stays.
     CloseHarmless,
-    /// None is touched.
+    /// None is touched; unless another host is right, blocks that stand between two statements neither.
     Leave,
 }
 

@@ -190,7 +190,9 @@ impl Topology {
         // At the start nobody is incumbent by right: the first configured one is taken.
         let first_look = self.cold && h.spec < old.spec && old.writable();
         if shared || first_look || self.is_gone(inc, id) {
-            let (writable, timeline) = (old.writable(), old.timeline);
+            // What was left on it when it was fenced must not commit beside another one.
+            let writable = old.writable() || old.role == Some(Role::PrimaryReadOnly);
+            let timeline = old.timeline;
             self.crown(id, now);
             if first_look && !shared {
                 self.contest(inc, id, timeline);

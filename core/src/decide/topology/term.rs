@@ -78,12 +78,13 @@ impl Topology {
         self.mind_indirect(id, &row, via, restarted);
         let rises = role == Role::Primary && row.timeline.is_some_and(|t| self.highest.is_none_or(|h| t > h));
         self.heard(id, now);
+        let awake = self.awake();
         let Some(h) = self.hosts.get_mut(&id) else { return };
         h.tried = true;
         h.answered = Some(now);
 
-        if via == Via::Session && h.probing.open && restarted && !h.indirect {
-            // Two sessions, two identities: our own session there knows which of them is past.
+        if via == Via::Session && restarted && !h.indirect && (h.probing.open || (awake && !rises)) {
+            // Two sessions, two identities: our own session there knows which of them is past, or will.
             h.disagrees = row.start_time;
             self.ask(id, now);
             return;
@@ -102,7 +103,9 @@ impl Topology {
 
         // E4 and E6: what these sessions were opened to is no more.
         if restarted && !indirect {
-            self.clear(id, Cause::Restarted, true, InFlight::Close, now);
+            // Sessions alone can't tell a restart from a balancer that leads to another server: calls end by themselves.
+            let in_flight = if via == Via::Session { InFlight::Leave } else { InFlight::Close };
+            self.clear(id, Cause::Restarted, true, in_flight, now);
         } else if was_primary && role == Role::Standby {
             // Behind a pooler the old server may live on with its calls.
             let in_flight = if indirect { InFlight::Leave } else { InFlight::Close };
@@ -169,7 +172,7 @@ impl Topology {
         let returns = (restarted && row.start_time.is_some_and(|s| h.past_starts.contains(&s)))
             || (h.system != row.system_identifier
                 && row.system_identifier.is_some_and(|s| h.past_systems.contains(&s)));
-        let disagree = via == Via::Probe && h.disagrees.is_some() && !restarted;
+        let disagree = via != Via::Session && h.disagrees.is_some() && !restarted;
         if via != Via::Session {
             h.disagrees = None;
         }
