@@ -447,7 +447,7 @@ impl Monitor {
             // A server's last words are no sign that it lived until then: not to those who waited meanwhile.
             let heard = |o: &Member| o.tap.fatal().map_or(o.tap.last_in(), |_| Moment::ZERO);
             let own = heard(m);
-            self.recorder.drained(m.host, &m.tap.take_done(), own);
+            self.recorder.drained(std::iter::once_with(|| (m.host, m.tap.take_done(), own)));
             let others = self.members_of(m.host);
             self.recorder.ended(m, others.iter().map(|o| heard(o)).fold(own, Moment::max));
             self.feed(Input::SessionEnded {
@@ -507,9 +507,7 @@ impl Monitor {
     /// Reads what the sessions did, and lets an outage end that is over.
     pub(crate) fn reckon(&self, now: Moment) {
         let members: Vec<_> = lock(&self.members).values().cloned().collect();
-        for m in &members {
-            self.recorder.drained(m.host, &m.tap.take_done(), m.tap.last_in());
-        }
+        self.recorder.drained(members.iter().map(|m| (m.host, m.tap.take_done(), m.tap.last_in())));
         for (id, number, since) in self.recorder.blocked() {
             let waiting = members.iter().find(|m| m.id == id).and_then(|m| m.tap.waiting());
             // Another call waits there, or bytes came for this one.

@@ -148,23 +148,23 @@ impl Recorder {
         say(line);
     }
 
-    /// What a session did since it was asked last.
-    pub(crate) fn drained(&self, host: HostId, done: &Done, now: Moment) {
-        if done.is_empty() {
-            return;
-        }
+    /// What each session did since it was asked last, and when its last byte came. They are asked under the lock, so that
+    /// nobody who reads the book meanwhile misses what is on its way into it.
+    pub(crate) fn drained(&self, sessions: impl Iterator<Item = (HostId, Done, Moment)>) {
         let mut book = self.book();
-        book.calls.writes += done.writes;
-        book.calls.others += done.others;
-        if done.writes > 0 && !book.attribution.is_watching() {
-            // That this service writes must be known before its writes are waited for.
-            self.take(&mut book, Fact::Done { host, write: true }, now);
-        }
-        let label = book.label(host);
-        let work = book.stages.entry(Stage::Work).or_default();
-        for (took, count) in done.times() {
-            work.record_many(took, count);
-            export::operations(&label, took, usize::try_from(count).unwrap_or(0));
+        for (host, done, now) in sessions.filter(|(_, done, _)| !done.is_empty()) {
+            book.calls.writes += done.writes;
+            book.calls.others += done.others;
+            if done.writes > 0 && !book.attribution.is_watching() {
+                // That this service writes must be known before its writes are waited for.
+                self.take(&mut book, Fact::Done { host, write: true }, now);
+            }
+            let label = book.label(host);
+            let work = book.stages.entry(Stage::Work).or_default();
+            for (took, count) in done.times() {
+                work.record_many(took, count);
+                export::operations(&label, took, usize::try_from(count).unwrap_or(0));
+            }
         }
     }
 

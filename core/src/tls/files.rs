@@ -5,7 +5,8 @@
 //! or client certificate that was *named* must be there from `sslmode=require` on. libpq goes on without it, so that
 //! a typing error in the path turns the check off in silence.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -34,14 +35,15 @@ fn promised(mode: SslMode) -> bool {
 
 /// A whole file, or `None` if it isn't there.
 fn read(parameter: &str, path: &Path) -> Result<Option<Vec<u8>>, Failure> {
-    let bytes = std::fs::metadata(path).and_then(|m| {
-        if m.is_dir() {
-            Err(io::Error::other("it is a directory"))
-        } else if m.len() > MAX_FILE {
-            Err(io::Error::other("it is larger than 16 MB"))
-        } else {
-            std::fs::read(path)
+    let bytes = File::open(path).and_then(|f| {
+        if f.metadata()?.is_dir() {
+            return Err(io::Error::other("it is a directory"));
         }
+        // Not by its length: a pipe or a device tells none.
+        let mut bytes = Vec::new();
+        let mut rest = f.take(MAX_FILE + 1);
+        rest.read_to_end(&mut bytes)?;
+        if rest.limit() == 0 { Err(io::Error::other("it is larger than 16 MB")) } else { Ok(bytes) }
     });
     match bytes {
         Ok(b) => Ok(Some(b)),

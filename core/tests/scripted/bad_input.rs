@@ -136,6 +136,12 @@ fn a_string_that_can_never_work_is_refused_before_anything_is_dialled() {
             UnusableFile,
             &["sslrootcert", &here],
         ),
+        // It tells no length, and never ends.
+        (
+            "host=a sslmode=verify-full sslrootcert=/dev/zero".into(),
+            UnusableFile,
+            &["sslrootcert", "/dev/zero", "larger than 16 MB"],
+        ),
         (
             "host=a sslmode=require sslcert=/no/such.crt sslpassword=s3cret".into(),
             UnusableFile,
