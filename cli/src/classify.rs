@@ -27,19 +27,74 @@ pub(crate) struct Args {
 }
 
 fn help() -> String {
-    let notes = keys::NOTES.join(", ");
     format!(
-        "Facts: {{phase, signal, request, session}}; only the first two are needed, and whatever is left out \
-counts as the careful answer. phase is resolve, connect, handshake, idle, acquire, statement or commit. signal is \
-{{type: io | tls | deadline | role-mismatch}}, {{type: dns, rcode, resolved_before}}, {{type: pool, event}}, \
-{{type: sqlstate, code, severity, as: error | notice, then: EOF, routine}} or {{type: rolled-back, cause}}. request is \
-{{effect: read | write | none | copy-in | listen, sent: none | partial | complete, in_transaction, may_commit_inside}}. \
-session is {{application_opened, healthy_lately}}. \
-Drivers may add what nothing depends on ({notes}); any other key is refused.\n\n\
-Prints JSON: {{class, retry_unit, discard, siblings, next_host, …}}.\n\n\
-Exit codes:\n  0  printed\n  2  the facts can't be read; the reason is on standard error"
+        "{FACTS}\nWithin signal, request and session you may add what nothing depends on:\n{}.\nAny other key is refused.\n\n{VERDICT}",
+        notes()
     )
 }
+
+/// In lines for eighty columns: what a terminal breaks by itself stands below the keys.
+fn notes() -> String {
+    keys::NOTES.chunks(4).map(|some| format!("  {}", some.join(", "))).collect::<Vec<_>>().join(",\n")
+}
+
+const FACTS: &str = "\
+Facts: {phase, signal, request, session}; the first two are needed.
+  phase    resolve | connect | handshake | idle | acquire | statement | commit
+           (commit: a request that may end the transaction)
+  signal   one of
+           {type: io}             refused, reset, end of file
+           {type: deadline}       the caller's, or connect_timeout
+           {type: tls}            certificate, version, no TLS at all
+           {type: role-mismatch}  not the wanted role
+           {type: dns, rcode, resolved_before}
+             rcode: NXDOMAIN, SERVFAIL, NODATA, …
+             resolved_before: true if this process had an address of the name
+           {type: sqlstate, code, severity, as, then, routine}
+             severity: ERROR | FATAL | PANIC | WARNING | NOTICE | INFO | LOG
+                       | DEBUG
+             as: error | notice (which of the two messages it was)
+             then: EOF, if the connection ended behind it
+             routine: the message's own field of that name
+           {type: rolled-back, cause}
+             COMMIT was answered ROLLBACK; cause: the SQLSTATE that had failed
+             the transaction
+           {type: pool, event}
+             event: acquire-timeout | overloaded | pool-closed
+  request  {effect, sent, in_transaction, may_commit_inside}
+             effect: read | write | none | copy-in | listen
+             sent: none | partial | complete (to the kernel)
+             in_transaction: true | false (a block was open when it was sent)
+             may_commit_inside: true for CALL, DO, CREATE INDEX CONCURRENTLY
+  session  {application_opened, healthy_lately}
+             application_opened: the text that opened the transaction, such as
+               BEGIN READ ONLY
+             healthy_lately: true if the host was well within the last minute
+
+What is left out counts so: a write, completely sent; it may have committed by
+itself, and it may be part of a transaction, so that only the whole may be
+repeated. severity is ERROR, as is error, the connection goes on, and neither
+resolved_before nor healthy_lately is true. One is not the careful answer:
+may_commit_inside is false, so say it where it is true.
+";
+
+const VERDICT: &str = "\
+Prints JSON:
+  class            transient (certainly not done) | permanent (repeating is
+                   useless) | unknown-outcome (may have been done: check first)
+  retry_unit       what may be repeated: connect | statement | transaction
+                   | outcome-check (nothing before the outcome is known) | none
+  discard          whether this connection must not be used again
+  siblings         other connections to the host: recheck (hand none out
+                   untested) | leave (they are well)
+  next_host        whether another host may do better
+  backoff          required: wait, with jitter, before another try
+                   (else the key is missing)
+  shown_to_caller  false where nobody was using the connection
+
+Exit codes:
+  0  printed
+  2  the facts can't be read; the reason is on standard error";
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let unusable = |problem: String| {

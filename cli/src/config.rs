@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use pgfollow::{Config, Origin};
+use pgfollow::config::{ChannelBinding, SslMode};
+use pgfollow::decide::place::{self, Place};
+use pgfollow::{Config, Connector, HostSpec, Origin};
 
 use crate::output::{self, DIM};
 
@@ -12,7 +14,8 @@ use crate::output::{self, DIM};
     before_help = "Example:\n  pgfollow config 'postgresql://app@db-a,db-b,db-c/orders?target_session_attrs=read-write'\n  \
                          psql \"$(pgfollow config --libpq 'service=orders')\""
 )]
-#[command(after_help = "Nothing is connected to, and no password is printed, only where it comes from.\n\n\
+#[command(after_help = "Nothing is connected to, and no password is printed, only where it comes from. \
+                        What a connect would refuse (a file that is missing, a port that is none) is warned of.\n\n\
                         Exit codes:\n  0  printed\n  1  the output can't be written\n  2  wrong usage, or a string that can't be used; the reason is on standard error")]
 pub(crate) struct Args {
     /// A connection string: a URI, or keyword=value pairs
@@ -27,10 +30,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let config = match Config::parse(&args.conninfo) {
+    let mut config = match Config::parse(&args.conninfo) {
         Ok(config) => config,
         Err(e) => return output::unusable(&e),
     };
+    for doubt in doubts(&config) {
+        tracing::warn!("{doubt}");
+        config.warnings.push(doubt);
+    }
     if args.libpq {
         return output::print(config.libpq_string());
     }
@@ -38,6 +45,35 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return output::print(format_args!("{:#}", config.to_json()));
     }
     output::print(text(&config))
+}
+
+/// What the string may say and no connect can do. libpq looks at each of these when a host's turn comes, so the string
+/// itself is in order.
+fn doubts(config: &Config) -> Vec<String> {
+    let mut all = Vec::new();
+    for spec in &config.hosts {
+        match place::of(spec, &config.local_socket_dir) {
+            Place::Bad(why) => all.push(format!("{}: a connect fails: {why}", spec.label())),
+            Place::Name(name, _) if name.contains('=') => all.push(format!(
+                "the host {name:?}: is the value of host empty? What follows was taken for it: write the name, or host='' \
+                 where none is meant"
+            )),
+            Place::Known(_) | Place::Name(..) => {}
+        }
+    }
+    let tcp = config.hosts.iter().any(|h| matches!(h, HostSpec::Tcp { .. }));
+    if tcp && config.channel_binding == ChannelBinding::Require && config.tls.sslmode == SslMode::Disable {
+        all.push(
+            "channel_binding=require: a connect fails with sslmode=disable, for there is nothing to bind to without TLS: \
+             use sslmode=require or stronger"
+                .to_owned(),
+        );
+    }
+    // It reads the files, and starts nothing before it is asked.
+    if let Err(e) = Connector::from_config(config.clone()) {
+        all.push(format!("a connect fails: {}", e.message()));
+    }
+    all
 }
 
 fn text(config: &Config) -> String {

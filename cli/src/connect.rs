@@ -46,7 +46,7 @@ pub(crate) async fn run(args: &Args) -> ExitCode {
         }
         Err(e) => {
             let json = args.json.then(|| failed(&e).to_string());
-            output::complain(&e);
+            output::complain(output::worded(&e));
             if let Some(json) = json {
                 output::print(json);
             }
@@ -90,7 +90,7 @@ fn connected(s: &Session, ms: f64) -> Value {
 pub(crate) fn failed(e: &Error) -> Value {
     json!({
         "ok": false, "class": e.class(), "code": e.code(), "sqlstate": e.sqlstate(), "stage": e.stage(),
-        "message": e.message(), "attempts": e.attempts(),
+        "message": output::worded(e.message()), "attempts": e.attempts(),
     })
 }
 

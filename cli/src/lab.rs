@@ -33,22 +33,29 @@ Commands (NODE is n1, n2, … or `primary`, the one promoted last):
   stop NODE [fast|immediate|smart]
                   the server's own stop (default: fast)
   kill NODE       kill -9 of all its processes
-  freeze NODE     stop all its processes (SIGSTOP): the sockets stay open and nothing answers
+  freeze NODE     stop all its processes (SIGSTOP): the sockets stay open and
+                  nothing answers
   thaw NODE       let a frozen one run on
-  demote NODE     make it read-only by default while it runs on (default_transaction_read_only=on)
+  demote NODE     make it read-only by default while it runs on
+                  (default_transaction_read_only=on)
   undemote NODE   let a demoted one take writes again
-  promote NODE    make a standby the primary; the other standbys follow it, the old primary is left as it is
-  start NODE      start one that is down as what it was: after a promotion an old primary is a second primary then,
-                  a split brain (the reply warns of it)
-  restart NODE    start it anew (one that runs is killed first): the primary as primary, any other node as a standby
-                  of the primary, rewound or copied anew. So an old primary comes back into the cluster
-  cut NODE        drop every packet to and from it without a word (under --exec only)
+  promote NODE    make a standby the primary; the other standbys follow it, the
+                  old primary is left as it is
+  start NODE      start one that is down as what it was: after a promotion an
+                  old primary is a second primary then, a split brain (the reply
+                  warns of it)
+  restart NODE    start it anew (one that runs is killed first): the primary as
+                  primary, any other node as a standby of the primary, rewound
+                  or copied anew. So an old primary comes back into the cluster
+  cut NODE        drop every packet to and from it without a word (under --exec
+                  only)
   heal [NODE]     end that, for one or for all
 
 Exit codes:
   0      the end of standard input
   N      under --exec: the program's own
-  1      the lab failed: no servers, a cluster that doesn't start, no network namespace
+  1      the lab failed: no servers, a cluster that doesn't start, no network
+         namespace
   2      wrong usage
   128+N  ended by signal N (130: Ctrl-C)")]
 pub(crate) struct LabArgs {

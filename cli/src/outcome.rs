@@ -101,7 +101,7 @@ fn told(common: &Common, json: serde_json::Value, text: String) -> ExitCode {
 }
 
 fn failed(common: &Common, e: &Error) -> ExitCode {
-    output::complain(e);
+    output::complain(output::worded(e));
     if common.json {
         output::print(connect::failed(e));
     }

@@ -48,6 +48,11 @@ pub(crate) fn complain(problem: impl Display) {
     let _ = writeln!(anstream::stderr(), "{ERROR}error:{ERROR:#} {problem}");
 }
 
+/// What an error of the library says, with the command line's word for what is a call there.
+pub(crate) fn worded(text: impl Display) -> String {
+    text.to_string().replace("(connect_within)", "(--wait)")
+}
+
 /// A connection string that can't be used: says why, and gives the exit code.
 pub(crate) fn unusable(error: &pgfollow::Error) -> ExitCode {
     complain(error);

@@ -45,7 +45,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> ExitCode {
-    let config = match Config::parse(&args.conninfo) {
+    // What the log would warn of is among the hazards.
+    let silent = tracing::subscriber::NoSubscriber::default();
+    let config = match tracing::subscriber::with_default(silent, || Config::parse(&args.conninfo)) {
         Ok(c) => c,
         Err(e) => return output::unusable(&e),
     };

@@ -9,6 +9,7 @@ mod effective;
 mod hosts;
 mod reader;
 mod security;
+pub(crate) mod suggest;
 mod table;
 mod values;
 
@@ -21,8 +22,8 @@ use serde::Serialize;
 
 pub use builder::ConfigBuilder;
 pub use effective::{ConfiguredHost, EffectiveOption};
+pub(crate) use suggest::remedy;
 pub use table::{OPTIONS, OptionRow, Support, find, options_markdown};
-pub(crate) use table::{nearest, remedy};
 
 use crate::conninfo::{Environment, Origin, Settings};
 use crate::decide::pace::HANDSHAKES;

@@ -356,6 +356,8 @@ fn whole(code: Code, class: Class, attempts: Vec<Record>) -> Error {
     let last = attempts.last();
     let mut message = match (code, last) {
         (Code::NoHostFits, _) | (_, None) => "no host of the list could be used".to_owned(),
+        // The name is the thing itself here; elsewhere the address below says which host.
+        (_, Some(a)) if a.stage == Stage::Resolve => format!("host {:?}: {}", a.host, a.message),
         (_, Some(a)) => a.message.clone(),
     };
     let to_blame = |a: &&Record| code == Code::NoHostFits || a.code == Some(code);

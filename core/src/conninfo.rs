@@ -16,7 +16,7 @@ use serde::{Serialize, Serializer};
 
 pub use environment::Environment;
 
-use crate::config::{OPTIONS, find, nearest, remedy};
+use crate::config::{OPTIONS, find, remedy, suggest};
 use crate::error::{Class, Code, Error, Stage};
 
 /// Where a value came from, highest rank first.
@@ -126,8 +126,7 @@ fn shown_keyword(keyword: &str, behind_secret: bool) -> Option<String> {
     let word = keyword.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && keyword.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
         && keyword.len() <= 40;
-    let near = keyword.len() >= 4 && nearest(keyword).1 <= 2;
-    (word && (near || !behind_secret)).then(|| format!("{keyword:?}"))
+    (word && (!behind_secret || suggest::is_like_a_keyword(keyword))).then(|| format!("{keyword:?}"))
 }
 
 struct Setting {
@@ -198,7 +197,9 @@ impl Settings {
             // What `pgfollow lab` tells the programs it runs.
             let lab = name == "PGFOLLOW_LAB" || name.starts_with("PGFOLLOW_LAB_");
             if !lab && name != HOSTS && !OPTIONS.iter().any(|r| r.variable == Some(name)) {
-                warnings.push(format!("the environment variable {name} is unknown and ignored"));
+                let meant = suggest::variable(name, HOSTS)
+                    .map_or(String::new(), |v| format!(": the nearest known one is {v}"));
+                warnings.push(format!("the environment variable {name} is unknown and ignored{meant}"));
             }
         }
         Ok(())

@@ -104,7 +104,12 @@ impl fmt::Display for Failure {
 /// What to do about an attempt that ended so, in words that name the parameter. `None` where its message says it.
 pub(crate) fn remedy(a: &Attempt) -> Option<&'static str> {
     let local = a.hostaddr.as_deref().is_some_and(|p| p.starts_with(['/', '@']));
+    // libpq's rule: an empty value without quotes takes the next word, here another pair.
+    let swallowed = a.host.contains('=');
     Some(match a.code? {
+        Code::NoSuchName | Code::ResolveFailed if swallowed => {
+            "is the value of host empty? What follows was taken for it: write the name, or host='' where none is meant"
+        }
         Code::NoSuchName => {
             "check the spelling in host, and which name servers are asked (resolver, dns_servers)"
         }
@@ -128,6 +133,7 @@ pub(crate) fn remedy(a: &Attempt) -> Option<&'static str> {
             "28P01" => "check user and password (password, PGPASSWORD, the password file)",
             "28000" => "check user, dbname and sslmode against the server's pg_hba.conf",
             "3D000" => "check dbname",
+            "42704" | "22023" | "42601" => "check the server settings in options (PGOPTIONS)",
             "42501" => "let the user connect to the database, or check user and dbname",
             "53300" => "use fewer sessions or raise the server's max_connections",
             "57P03" => "wait for the server (connect_within)",

@@ -87,6 +87,14 @@ impl Control {
         let (verb, name, how) = match words[..] {
             [verb, name] => (verb, name, None),
             [verb @ "stop", name, how] => (verb, name, Some(how)),
+            [verb] if VERBS.contains(&verb) => {
+                let names: Vec<&str> = c.nodes().iter().map(|n| n.name()).collect();
+                return Err(LabError::State(format!("{verb} needs a NODE: {} or primary", names.join(", "))));
+            }
+            [verb, _, ..] if VERBS.contains(&verb) => {
+                let form = COMMANDS.split(", ").find(|f| f.split(' ').next() == Some(verb)).unwrap_or(verb);
+                return Err(LabError::State(format!("too many words for {verb}: write {form}")));
+            }
             _ => return Err(unknown(line)),
         };
         if !VERBS.contains(&verb) {

@@ -13,7 +13,7 @@ pub(super) fn rows(plain: bool) -> Vec<String> {
         "  ready: the first write that the new primary acknowledged, to a prober of the drill's own".to_owned(),
         "  first success after ready: from there to the first write that it acknowledged to this client".to_owned(),
         "  unknown outcomes (of them done): writes that may have been done, by their error; in brackets those in the \
-         table"
+         table. Each write is one INSERT outside `run`, so nobody asks what became of it, as `run` would"
             .to_owned(),
         "  called not done, but done: writes in the table whose error was taken for \"certainly not done\"".to_owned(),
         "  causes: the outage as its calls had it; of the way back to the new primary, up to 250 ms count as what came \

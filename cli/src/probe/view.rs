@@ -187,11 +187,6 @@ impl View {
             }
             _ => {}
         }
-        if config.hosts.len() > 1 && config.target_session_attrs.is_none() {
-            all.push(
-                "no target_session_attrs: a plain connect takes any host, standbys too; services want read-write".to_owned(),
-            );
-        }
         all.extend(config.warnings.iter().cloned());
         all
     }

@@ -89,6 +89,9 @@ fn several_hosts_of_any_role_are_warned_of_once_and_a_choice_is_not() {
     }
     let (_, _, stderr) = run(&["config", "host=/no/such/dir"]);
     assert!(!stderr.contains("target_session_attrs"), "{stderr}");
+    let (_, stdout, stderr) = run(&["probe", "host=/no/such/dir,/no/such/other"]);
+    let both = format!("{stdout}{stderr}");
+    assert_eq!(both.lines().filter(|l| l.contains("target_session_attrs")).count(), 1, "{both}");
 }
 
 #[test]
@@ -123,5 +126,51 @@ fn every_command_tells_its_exit_codes() {
         let told: Vec<i32> =
             table.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect();
         assert_eq!(told, codes, "{stdout}");
+    }
+}
+
+/// What only shows when a host's turn comes shows in `config` before anything is deployed.
+#[test]
+fn what_every_connect_would_refuse_is_warned_of_by_config() {
+    for (conninfo, says) in [
+        ("host=a sslmode=verify-full sslrootcert=/no/such.crt", "/no/such.crt"),
+        ("host=a sslmode=require sslcert=/no/such.crt", "/no/such.crt"),
+        ("host=a sslmode=disable channel_binding=require", "use sslmode=require"),
+        ("host=a port=70000", "\"70000\""),
+        ("hostaddr=db-a", "hostaddr=db-a is not an IP address"),
+        ("host= user=app", "is the value of host empty?"),
+    ] {
+        let (code, stdout, stderr) = run(&["config", "--json", conninfo]);
+        assert_eq!(code, Some(0), "{conninfo}: {stderr}");
+        let warnings: Value = serde_json::from_str::<Value>(&stdout).unwrap()["warnings"].clone();
+        assert_eq!(warnings.as_array().unwrap().len(), 1, "{conninfo}: {warnings}");
+        assert!(warnings[0].as_str().unwrap().contains(says), "{conninfo}: {warnings}");
+        assert!(stderr.contains("WARN") && stderr.trim_end().lines().count() == 1, "{conninfo}: {stderr}");
+    }
+    let (_, _, stderr) =
+        run(&["config", "host=a,10.0.0.1,/run/x target_session_attrs=any channel_binding=require"]);
+    assert!(stderr.is_empty(), "{stderr}");
+}
+
+/// A terminal breaks what is too long by itself, and puts the rest below the names of commands and keys.
+#[test]
+fn a_help_in_columns_fits_a_terminal_of_eighty() {
+    for (command, from) in [("lab", "Commands (NODE"), ("classify", "Facts: {")] {
+        let out = Command::new(env!("CARGO_BIN_EXE_pgfollow"))
+            .args([command, "--help"])
+            .env("COLUMNS", "1000")
+            .output()
+            .unwrap();
+        let help = String::from_utf8(out.stdout).unwrap();
+        let columns = help.split(from).nth(1).unwrap();
+        let long: Vec<_> = columns.lines().filter(|l| l.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{command}: {long:#?}");
+    }
+}
+
+#[test]
+fn a_password_that_an_empty_value_swallowed_is_shown_nowhere() {
+    for command in [&["config"][..], &["config", "--json"], &["connect"], &["probe"]] {
+        run(&[command, &["host= password=s3cret resolver=dns dns_servers=127.0.0.1:1"]].concat());
     }
 }

@@ -88,3 +88,73 @@ fn misspelt_facts_end_with_2_and_no_verdict() {
         assert!(stderr.contains("error:"), "{stderr}");
     }
 }
+
+fn verdict(facts: &str) -> Value {
+    let (code, stdout, stderr) = classify(facts);
+    assert_eq!(code, Some(0), "{facts}: {stderr}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+/// Alone on a new connection, a statement that was part of a lost transaction would be half of it.
+#[test]
+fn a_transaction_that_nobody_spoke_of_is_repeated_as_a_whole_and_may_have_been_committed() {
+    for (signal, request, class, unit) in [
+        (r#"{"type": "sqlstate", "code": "40001"}"#, "{}", "transient", "transaction"),
+        (r#"{"type": "io"}"#, r#"{"sent": "none"}"#, "transient", "transaction"),
+        (r#"{"type": "io"}"#, r#"{"effect": "read"}"#, "transient", "transaction"),
+        (r#"{"type": "io"}"#, "{}", "unknown-outcome", "outcome-check"),
+        (r#"{"type": "sqlstate", "code": "08006"}"#, "{}", "unknown-outcome", "outcome-check"),
+        (
+            r#"{"type": "sqlstate", "code": "40001"}"#,
+            r#"{"in_transaction": false}"#,
+            "transient",
+            "statement",
+        ),
+    ] {
+        let facts = format!(r#"{{"phase": "statement", "signal": {signal}, "request": {request}}}"#);
+        let got = verdict(&facts);
+        assert_eq!((&got["class"], &got["retry_unit"]), (&class.into(), &unit.into()), "{facts}");
+    }
+}
+
+#[test]
+fn a_value_that_means_nothing_is_refused_with_the_known_ones() {
+    let word = |more| {
+        format!(r#"{{"phase": "statement", "signal": {{"type": "sqlstate", "code": "40001", {more}}}}}"#)
+    };
+    for (facts, says) in [
+        (word(r#""then": "banana""#), r#""banana" of then: known is "EOF""#),
+        (word(r#""as": "banana""#), "`error` or `notice`"),
+        (word(r#""severity": "fatal""#), "`FATAL`"),
+        (
+            r#"{"phase": "acquire", "signal": {"type": "pool", "event": "full"}}"#.to_owned(),
+            "`acquire-timeout`",
+        ),
+    ] {
+        let (code, stdout, stderr) = classify(&facts);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{facts}: {stderr}");
+        assert!(stderr.contains(says), "{facts}: {stderr}");
+    }
+    assert_eq!(verdict(&word(r#""then": "EOF""#))["discard"], true);
+    assert_eq!(verdict(&word(r#""after": "login""#))["discard"], false);
+}
+
+/// Who writes facts has nothing but the help.
+#[test]
+fn the_help_tells_every_key_and_value_of_facts_and_verdict() {
+    let out = Command::new(env!("CARGO_BIN_EXE_pgfollow")).args(["classify", "--help"]).output().unwrap();
+    let help = String::from_utf8(out.stdout).unwrap();
+    let verdict = verdict(r#"{"phase": "handshake", "signal": {"type": "sqlstate", "code": "57P03"}}"#);
+    let mut words: Vec<&str> = verdict.as_object().unwrap().keys().map(String::as_str).collect();
+    words.extend(["PANIC", "DEBUG", "acquire-timeout", "overloaded", "pool-closed", "EOF", "SQLSTATE"]);
+    words.extend([
+        "outcome-check",
+        "recheck",
+        "leave",
+        "required",
+        "unknown-outcome",
+        "Within signal, request",
+    ]);
+    let missing: Vec<_> = words.into_iter().filter(|w| !help.contains(w)).collect();
+    assert!(missing.is_empty(), "{missing:?} not in {help}");
+}

@@ -48,6 +48,8 @@ fn commands_that_make_no_sense_now_are_refused_at_once_with_the_reason() {
         ("kill n2", "n2 isn't running"),
         ("start n2", ""),
         ("restart n1", ""),
+        ("kill", "kill needs a NODE: n1, n2 or primary"),
+        ("kill n1 n2", "too many words for kill: write kill NODE"),
     ];
     let (about, replies) = told(&["--json"], &script.map(|s| s.0));
     let about: Value = serde_json::from_str(&about).unwrap();
@@ -123,6 +125,13 @@ async fn probe_that_finds_only_a_replaced_primary_writable_is_no_success() {
     };
     let (code, stdout) = probe();
     assert_eq!(code, Some(0), "{stdout}");
+    // Who reads an error here has options, not calls.
+    let nowhere = cluster.conninfo().replace(&cluster.node(1).host().to_string(), "127.9.9.9");
+    let standby = format!("{nowhere}?target_session_attrs=standby&monitor=off");
+    let (stdout, stderr) = texts(&pgfollow(&["connect", "--json", &standby]).output().unwrap());
+    for text in [stdout, stderr] {
+        assert!(text.contains("wait for a host of that role (--wait)"), "{text}");
+    }
     cluster.promote_alone(1).await.unwrap();
     cluster.node(1).demote().await.unwrap();
     let (code, stdout) = probe();

@@ -10,13 +10,22 @@ use crate::host::{HostSpec, Port};
 const DEFAULT_PORT: u16 = 5432;
 
 /// A piece of a password that wasn't percent-encoded ends up in host, port or dbname. No host name and no port has an
-/// `@` inside, so this is said at once, and the text, which later messages would show, is not kept.
+/// `@` inside, so this is said at once, and the text, which later messages would show, is not kept. The same for a pair
+/// that an empty value swallowed (`host= password=x`).
 pub(super) fn check_for_stray_at_signs(v: &Values<'_>) -> Result<(), Error> {
     let inside = |name: &str| {
         v.0.non_empty(name)
             .is_some_and(|t| t.split(',').any(|one| !one.starts_with('/') && one.rfind('@') > Some(0)))
     };
     let stray = |advice: &str| Err(failed(Code::InvalidConninfo, advice));
+    let password =
+        |name: &str| v.0.non_empty(name).is_some_and(|t| t.to_ascii_lowercase().contains("password="));
+    if password("host") || password("hostaddr") {
+        return stray(
+            "the value of host is empty, and the password behind it was taken for it: write the name, or host='' where \
+             none is meant",
+        );
+    }
     let odd_port =
         v.0.non_empty("port").is_some_and(|t| t.split(',').any(|p| matches!(port(p), Port::Invalid(_))));
     if inside("host") || inside("port") {

@@ -1,4 +1,4 @@
-//! The one table of options: it drives parsing, suggestions, defaults, the environment and `docs/options.md`.
+//! The one table of options: it drives parsing, suggestions (`suggest.rs`), defaults, the environment and `docs/options.md`.
 //!
 //! Decides no value. [`super::build`] reads it to make a [`super::Config`]; [`crate::conninfo`] reads it to know
 //! a keyword. The libpq part is libpq 18's own list (`fe-connect.c`, `PQconninfoOptions`).
@@ -448,23 +448,6 @@ pub fn find(name: &str) -> Option<&'static OptionRow> {
     OPTIONS.iter().find(|r| r.name == name)
 }
 
-/// The known keyword that is nearest to a wrong one, and how many edits away it is. A swap of neighbours is one: `hots` is
-/// one from `host`.
-pub(crate) fn nearest(wrong: &str) -> (&'static str, usize) {
-    let wrong = wrong.to_ascii_lowercase();
-    let distances = OPTIONS.iter().map(|r| (r.name, strsim::osa_distance(&wrong, r.name)));
-    distances.min_by_key(|d| d.1).unwrap_or(("host", usize::MAX))
-}
-
-/// What a message about a wrong keyword adds: the one that was probably meant, or where all are. A word of which more
-/// than a third would have to change was hardly meant to be another.
-pub(crate) fn remedy(wrong: &str) -> String {
-    match nearest(wrong) {
-        (name, edits) if edits <= (wrong.len() / 3).max(1) => format!("the nearest known one is {name:?}"),
-        _ => "no known one is like it (docs/options.md lists all)".to_owned(),
-    }
-}
-
 /// `docs/options.md`, made from the table.
 pub fn options_markdown() -> String {
     let mut out = String::from(
@@ -504,29 +487,6 @@ pub fn options_markdown() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_misspelt_keyword_finds_its_neighbour() {
-        assert_eq!(nearest("hots"), ("host", 1));
-        assert_eq!(nearest("SSLMODE"), ("sslmode", 0));
-        assert_eq!(nearest("pool_max_con"), ("pool_max_conns", 2));
-        assert_eq!(nearest("target_sesion_atrs").0, "target_session_attrs");
-        for (wrong, meant) in [
-            ("hots", "host"),
-            ("prot", "port"),
-            ("pasword", "password"),
-            ("target_sesion_atrs", "target_session_attrs"),
-        ] {
-            assert!(remedy(wrong).ends_with(&format!("{meant:?}")), "{wrong}: {}", remedy(wrong));
-        }
-    }
-
-    #[test]
-    fn a_word_like_no_keyword_sends_nobody_to_a_wrong_one() {
-        for wrong in ["foo", "x", "nonsense", "retries"] {
-            assert!(remedy(wrong).starts_with("no known one"), "{wrong}: {}", remedy(wrong));
-        }
-    }
 
     #[test]
     fn no_keyword_or_variable_stands_twice_in_the_table() {

@@ -147,7 +147,9 @@ pub enum PoolEvent {
     PoolClosed,
 }
 
-/// The request in question. The default is the careful one: a write that has left completely, outside a transaction.
+/// The request in question. The default is the careful one: a write that has left completely, of which nobody said
+/// whether it was part of a transaction. It may have committed by itself, and only the whole may be repeated.
+/// `may_commit_inside` alone is false unless said: else every refused statement would be unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Request {
@@ -155,15 +157,27 @@ pub struct Request {
     pub effect: Effect,
     /// How much of it had been handed to the kernel.
     pub sent: Sent,
-    /// Whether a transaction block was open when it was sent.
-    pub in_transaction: bool,
+    /// Whether a transaction block was open when it was sent; `None` where nobody said.
+    pub in_transaction: Option<bool>,
     /// CALL or DO: it can commit in its middle when it runs outside a block.
     pub may_commit_inside: bool,
 }
 
+impl Request {
+    /// Whether it may have run outside a block, and so have committed by itself.
+    fn may_stand_alone(&self) -> bool {
+        self.in_transaction != Some(true)
+    }
+
+    /// What has to be repeated of it. Alone on a new connection, a statement of a lost transaction would be half of it.
+    fn unit(&self) -> RetryUnit {
+        if self.in_transaction == Some(false) { RetryUnit::Statement } else { RetryUnit::Transaction }
+    }
+}
+
 impl Default for Request {
     fn default() -> Self {
-        Self { effect: Effect::Write, sent: Sent::Complete, in_transaction: false, may_commit_inside: false }
+        Self { effect: Effect::Write, sent: Sent::Complete, in_transaction: None, may_commit_inside: false }
     }
 }
 
@@ -223,7 +237,7 @@ pub enum RetryUnit {
     Connect,
     /// The statement.
     Statement,
-    /// The whole transaction.
+    /// The whole transaction (where none was open, the statement is all of it).
     Transaction,
     /// Nothing before the outcome is known.
     OutcomeCheck,
@@ -334,9 +348,10 @@ fn idle(signal: &Signal) -> Verdict {
 }
 
 fn pool(event: PoolEvent, request: &Request) -> Verdict {
-    let unit = if request.in_transaction { RetryUnit::Transaction } else { RetryUnit::Statement };
     match event {
-        PoolEvent::AcquireTimeout | PoolEvent::Overloaded => Verdict::transient(unit).backing_off(true),
+        PoolEvent::AcquireTimeout | PoolEvent::Overloaded => {
+            Verdict::transient(request.unit()).backing_off(true)
+        }
         // A closed pool never recovers: calling it transient makes an endless loop.
         PoolEvent::PoolClosed => Verdict::PERMANENT,
     }
@@ -367,7 +382,7 @@ fn may_have_been_done(facts: &Facts) -> bool {
         Effect::CopyIn => r.sent == Sent::Complete,
         Effect::Write => true,
     };
-    let ends_here = facts.phase == Phase::Commit || !r.in_transaction;
+    let ends_here = facts.phase == Phase::Commit || r.may_stand_alone();
     // Half a request counts as a whole one: an earlier part of a pipeline may have been complete.
     changes && ends_here && r.sent != Sent::None
 }
@@ -407,9 +422,9 @@ fn answered(facts: &Facts, code: SqlState, m: Meaning) -> Verdict {
     // A cancel that raced with COMMIT, or a commit that went through another server and lost it there.
     let raced = at_commit && (code.as_str() == "57014" || code.as_str().starts_with("08"));
     // A statement outside a block commits as well: the other server (a pooler's, a foreign table's) may have done it.
-    let raced = raced || (!r.in_transaction && matches!(code.as_str(), "08000" | "08006"));
+    let raced = raced || (r.may_stand_alone() && matches!(code.as_str(), "08000" | "08006"));
     // What a procedure committed before it failed stays committed.
-    let in_parts = r.may_commit_inside && !r.in_transaction;
+    let in_parts = r.may_commit_inside && r.may_stand_alone();
     if changes && (raced || in_parts || m.at_statement == Class::UnknownOutcome) {
         return Verdict::UNKNOWN;
     }
@@ -463,15 +478,18 @@ fn elsewhere(m: Meaning) -> bool {
 }
 
 fn unit(facts: &Facts) -> RetryUnit {
-    if facts.request.in_transaction || facts.phase == Phase::Commit {
-        RetryUnit::Transaction
-    } else {
-        RetryUnit::Statement
-    }
+    if facts.phase == Phase::Commit { RetryUnit::Transaction } else { facts.request.unit() }
 }
 
 fn present<'de, D: serde::Deserializer<'de>>(d: D) -> Result<bool, D::Error> {
-    Ok(Option::<String>::deserialize(d)?.is_some_and(|text| text.eq_ignore_ascii_case("EOF")))
+    match Option::<String>::deserialize(d)? {
+        None => Ok(false),
+        Some(text) if text.eq_ignore_ascii_case("EOF") => Ok(true),
+        // Taken for "the session goes on", a slip would hide that it ended.
+        Some(text) => {
+            Err(serde::de::Error::custom(format!("unknown value {text:?} of then: known is \"EOF\"")))
+        }
+    }
 }
 
 fn sync_rep<'de, D: serde::Deserializer<'de>>(d: D) -> Result<bool, D::Error> {

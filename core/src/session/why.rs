@@ -214,7 +214,7 @@ impl Why {
                 },
                 // What was answered had left, though nothing of it is out any more.
                 sent: if answered { Sent::Complete } else { sent },
-                in_transaction: open,
+                in_transaction: Some(open),
                 may_commit_inside: inside,
             },
             session: SessionFacts { opened_read_only: tap.read_only_block(), healthy_lately: false },

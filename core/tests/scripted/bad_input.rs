@@ -243,6 +243,10 @@ async fn a_name_that_gives_nothing_is_told_with_where_it_was_asked() {
     let e = refused(&ask("nowhere.test"), Duration::ZERO).await;
     let names = ["nowhere.test", "doesn't exist", "check the spelling in host", "dns_servers"];
     sound(&e, Code::NoSuchName, Class::Permanent, &names);
+    assert!(e.message().contains("nowhere.test"), "{}", e.message());
+    // An empty value takes the next pair for its own.
+    let e = refused(&format!("host= {}", ask("").replace("host=", "user=other")), Duration::ZERO).await;
+    sound(&e, Code::NoSuchName, Class::Permanent, &["host \"user=other\"", "is the value of host empty?"]);
     let e = refused(&ask("broken.test"), Duration::ZERO).await;
     sound(&e, Code::ResolveFailed, Class::Transient, &["broken.test", "failed", "check the name servers"]);
     let e = refused(&ask("silent.test"), Duration::from_secs(2)).await;
@@ -325,7 +329,7 @@ async fn what_a_real_server_refuses_is_told_with_the_parameter_and_the_remedy() 
     sound(&e, Code::Server, Class::Permanent, &["3D000", "check dbname"]);
     let e =
         right(&format!("{one} dbname=app options='-c nonsense=1'")).connect().await.expect_err("no setting");
-    sound(&e, Code::Server, Class::Permanent, &["nonsense"]);
+    sound(&e, Code::Server, Class::Permanent, &["nonsense", "settings in options"]);
 
     // No host takes writes: the one is fenced, the other a standby.
     primary.demote().await.expect("fenced");
