@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tracing::{Instrument, field};
 
-use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
+use super::book::{BlockedCall, Book, By, HostBook};
 use super::held::{Attempt, Waiting};
 use super::words::{eviction, kind_name, label, says};
 use super::{SessionsSeen, export};
 use crate::clock::{self, Moment};
 use crate::config::SessionAttrs;
-use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
+use crate::decide::attribute::{Fact, Outage, Says, of_failover};
 use crate::decide::outcome::Outcome;
 use crate::decide::pool::Counts;
 use crate::decide::topology::{Input, TopologyEvent};
@@ -220,18 +220,6 @@ impl Recorder {
         }
     }
 
-    /// A caller gets an error. Once for each.
-    pub(crate) fn failed(&self, e: &Error, host: Option<HostId>) {
-        let now = clock::now();
-        let mut book = self.book();
-        let label = host.map(|h| book.label(h).to_string()).or_else(|| e.host().map(str::to_owned));
-        let own = book.errors.add(ErrorKind::new(label, e.code(), e.class(), e.sqlstate()));
-        let origin = Origin::of(e.code(), e.class(), e.sqlstate());
-        let unknown = e.class() == crate::error::Class::UnknownOutcome;
-        self.take(&mut book, Fact::Failed { host, origin, unknown }, now);
-        export::error(e, own);
-    }
-
     // Ways to a session.
 
     /// A caller begins to wait for a session. Not to be called where one is had at once.
@@ -257,9 +245,9 @@ impl Recorder {
             waited_ms = field::Empty
         );
         let waiting = self.wait();
-        let result = session.instrument(span.clone()).await;
+        let mut result = session.instrument(span.clone()).await;
         let waited = waiting.so_far();
-        let outcome = match &result {
+        let outcome = match &mut result {
             Ok(_) => {
                 self.acquired(waited);
                 "acquired"
@@ -292,7 +280,7 @@ impl Recorder {
     }
 
     /// A caller who waited for a session gets an error instead.
-    pub(crate) fn acquire_failed(&self, e: &Error) {
+    pub(crate) fn acquire_failed(self: &Arc<Self>, e: &mut Error) {
         if e.code() == crate::error::Code::DeadlinePassed {
             self.book().timeouts += 1;
             export::timeout();

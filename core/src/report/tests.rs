@@ -59,11 +59,11 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
     m.feed(Input::ProbeConnected { host: a, row: row(1, false), rtt });
     m.feed(Input::ProbeConnected { host: b, row: row(1, true), rtt });
     pass(1_000).await;
-    let error =
+    let mut error =
         Error::new(Code::ConnectionLost, Class::UnknownOutcome, "gone").on_host("a (10.0.0.1:5432)".into());
     m.feed(Input::ProbeFailed { host: a, cause: EndCause::Reset });
     m.feed(Input::ProbeConnectFailed { host: a, kind: ConnectKind::Refused });
-    m.recorder.failed(&error, Some(a));
+    m.recorder.failed(&mut error, Some(a));
     let waiting = m.recorder.wait();
     pass(2_000).await;
     m.feed(Input::ProbeAnswered { host: b, row: row(2, false), rtt });
@@ -100,7 +100,7 @@ fn lost(m: &Arc<Monitor>) -> super::held::Waiting {
     m.feed(Input::ProbeConnected { host: HostId(1), row: row(1, true), rtt });
     m.feed(Input::ProbeFailed { host: HostId(0), cause: EndCause::Reset });
     m.feed(Input::ProbeConnectFailed { host: HostId(0), kind: ConnectKind::Refused });
-    m.recorder.failed(&Error::new(Code::ConnectionLost, Class::Transient, "gone"), Some(HostId(0)));
+    m.recorder.failed(&mut Error::new(Code::ConnectionLost, Class::Transient, "gone"), Some(HostId(0)));
     m.recorder.wait()
 }
 
@@ -144,11 +144,11 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     let counts = crate::decide::pool::Counts { idle: 1, lent: 2, waiting: 3, ..Default::default() };
     r.pool("p", counts);
     r.shed();
-    r.acquire_failed(&Error::new(Code::DeadlinePassed, Class::Transient, "late").at_stage(Stage::Queue));
+    r.acquire_failed(&mut Error::new(Code::DeadlinePassed, Class::Transient, "late").at_stage(Stage::Queue));
     let violation = Error::new(Code::Server, Class::Permanent, "twice");
-    let violation = violation.with_sqlstate(SqlState::new("23505").expect("a state"));
-    r.failed(&violation, Some(HostId(0)));
-    r.failed(&violation, Some(HostId(0)));
+    let mut violation = violation.with_sqlstate(SqlState::new("23505").expect("a state"));
+    r.failed(&mut violation, Some(HostId(0)));
+    r.failed(&mut violation, Some(HostId(0)));
     let refused = Failure::Dial { os: Some(libc::ECONNREFUSED), message: String::new() };
     r.attempt(HostId(0), By::Caller).over::<()>(&Err(Failed::new(Stage::Dial, refused)), &Progress::new());
     drop(r.attempt(HostId(1), By::Ahead));
@@ -167,7 +167,7 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     let outcomes: Vec<_> =
         got.outcomes.iter().map(|o| (o.way.as_str(), o.result.as_str(), o.count)).collect();
     assert_eq!(outcomes, [("table", "committed", 1), ("table", "unknown", 2)]);
-    assert!(got.to_text().contains("2 × outcome asked for by table: unknown"), "{}", got.to_text());
+    assert!(got.to_text().contains("\n  2 × unknown, by table\n"), "{}", got.to_text());
     assert_eq!(got.verdict, "No outage in 0.0 ms.");
 }
 

@@ -98,9 +98,9 @@ fn told(o: &Outage) -> Value {
         "back": o.back.map(name),
         "ready": o.ready.map(at),
         "first": o.first_success.map(at),
-        "failed": o.failed,
-        "other": o.other_errors,
-        "unknown": o.unknown,
+        "failed": o.errors.failed,
+        "other": o.errors.other,
+        "unknown": o.errors.unknown,
     })
 }
 
