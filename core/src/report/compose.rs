@@ -19,7 +19,7 @@ use crate::monitor::Monitor;
 const SCHEMA: u32 = 1;
 
 /// Milliseconds with the digits of a microsecond.
-fn ms(d: Duration) -> f64 {
+pub(super) fn ms(d: Duration) -> f64 {
     (d.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -130,7 +130,11 @@ impl Report {
     }
 }
 
-fn outage(o: &Outage, since: &dyn Fn(Moment) -> f64, label: &dyn Fn(HostId) -> String) -> OutageReport {
+pub(super) fn outage(
+    o: &Outage,
+    since: &dyn Fn(Moment) -> f64,
+    label: &dyn Fn(HostId) -> String,
+) -> OutageReport {
     let after = |m: Moment| ms(m - o.from);
     OutageReport {
         from_ms: since(o.from),

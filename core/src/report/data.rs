@@ -152,7 +152,7 @@ pub struct StateLine {
 }
 
 /// Sessions at a host as `pg_stat_activity` showed them to the monitor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionsSeen {
     /// Age of the count, in milliseconds.
     pub age_ms: u64,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing::{Instrument, field};
 
 use super::book::{BlockedCall, Book, By, HostBook};
+use super::compose::ms;
 use super::held::{Attempt, Waiting};
 use super::words::{eviction, kind_name, label, says};
 use super::{SessionsSeen, export};
@@ -425,7 +426,8 @@ impl Recorder {
         self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
         let outage = outage?;
         export::outage(&outage);
-        let line = super::text::outage_line(&outage, &|h| book.label(h).to_string());
+        let (since, label) = (|m| ms(m - self.born), |h| book.label(h).to_string());
+        let line = super::text::outage_line(&super::compose::outage(&outage, &since, &label));
         book.outages.push(outage.clone());
         // Without a monitor's task only a report asks for them.
         book.untold.truncate(UNTOLD);

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::data::{HostReport, OutageReport, Report};
 use super::hist::Quantiles;
-use crate::decide::attribute::{Asked, Errors, Outage, OutageCause};
-use crate::host::HostId;
+use crate::decide::attribute::{Asked, Errors, OutageCause};
 
 /// A duration as people say it: `850 ms`, `1.85 s`, `2 min 3 s`, `5 h 20 min`.
 pub fn duration(d: Duration) -> String {
@@ -30,20 +29,21 @@ fn plural(n: u64, one: &str, many: &str) -> String {
 }
 
 /// The one line after every outage.
-pub(super) fn outage_line(o: &Outage, label: &dyn Fn(HostId) -> String) -> String {
-    let parts = o.parts.iter().filter(|(_, d)| !d.is_zero());
-    let parts: Vec<_> = parts.map(|(c, d)| format!("{} {}", c.name(), duration(d))).collect();
-    let mut line = format!("outage of {}: {}", duration(o.whole()), parts.join(", "));
-    if let Some(lost) = o.lost {
-        let _ = write!(line, "; lost {}", label(lost));
+pub(super) fn outage_line(o: &OutageReport) -> String {
+    let part = |c: OutageCause| Some((c.name(), *o.causes_ms.get(c.name()).filter(|ms| **ms > 0.0)?));
+    let parts = OutageCause::ALL.into_iter().filter_map(part);
+    let parts: Vec<_> = parts.map(|(name, ms)| format!("{name} {}", of_ms(ms))).collect();
+    let mut line = format!("outage of {}: {}", of_ms(o.whole_ms), parts.join(", "));
+    if let Some(lost) = &o.lost_host {
+        let _ = write!(line, "; lost {lost}");
     }
-    if let Some(back) = o.back {
-        let _ = write!(line, "; back on {}", label(back));
-        if let Some(ready) = o.ready {
-            let _ = write!(line, ", which took writes after {}", duration(ready - o.from));
+    if let Some(back) = &o.back_host {
+        let _ = write!(line, "; back on {back}");
+        if let Some(ready) = o.fault_to_ready_ms {
+            let _ = write!(line, ", which took writes after {}", of_ms(ready));
         }
     }
-    let _ = write!(line, "; {}", errors(&o.errors));
+    let _ = write!(line, "; {}", o.callers());
     line
 }
 
@@ -277,6 +277,53 @@ fn outage(t: &mut String, o: &OutageReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::SessionsSeen;
+
+    fn example() -> Report {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/report.example.json");
+        serde_json::from_str(&std::fs::read_to_string(path).expect("the example")).expect("a report")
+    }
+
+    #[test]
+    fn what_is_told_of_a_silent_host_is_not_told_as_the_present() {
+        let mut r = example();
+        r.hosts[0].sessions = Some(SessionsSeen {
+            application: 1,
+            monitors: 2,
+            max_connections: 100,
+            ..SessionsSeen::default()
+        });
+        r.hosts[0].state = "down".to_owned();
+        r.hosts[0].answer_age_ms = Some(1_200.0);
+        let last_seen = "  db-a (10.0.0.11:5432): down; last seen 1.20 s ago: timeline 1, round trip 44 ms, \
+                         1 session of this service and 2 of monitors (max_connections 100)\n";
+        assert!(r.to_text().contains(last_seen), "{}", r.to_text());
+        r.hosts[0].state = "primary".to_owned();
+        assert!(r.to_text().contains("db-a (10.0.0.11:5432): primary, timeline 1"), "{}", r.to_text());
+        r.hosts[0].answer_age_ms = Some(60_000.0);
+        assert!(r.to_text().contains("primary; last seen 1 min 0 s ago: timeline 1"), "{}", r.to_text());
+    }
+
+    #[test]
+    fn every_list_has_its_heading_and_nothing_is_told_of_what_is_not_known() {
+        let mut r = example();
+        r.dials[0].by = "ahead".to_owned();
+        (r.calls.writes, r.outages[0].lost_host, r.outages[0].back_host) = (1, None, None);
+        let text = r.to_text();
+        for heading in
+            ["calls", "errors that callers got", "sessions ended, not by their owners", "logins tried"]
+        {
+            assert!(text.contains(&format!("\n{heading}\n  ")), "{heading} of {text}");
+        }
+        assert!(
+            text.contains("ahead of callers, for a pool's stock") && text.contains("\n  1 write and "),
+            "{text}"
+        );
+        assert!(
+            !text.contains("outcomes asked for") && !text.contains('–') && !text.contains("back on"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_duration_is_said_as_people_say_it() {
