@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::decide::attribute::Fate;
 use crate::outcome::Token;
+use crate::report::Told;
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $n:literal,)+) => {
@@ -326,6 +328,8 @@ struct Parts {
     retry_after: Option<Duration>,
     token: Option<Token>,
     attempts: Vec<Attempt>,
+    /// It was recorded as one that a caller gets.
+    told: Option<Told>,
     source: Option<Source>,
 }
 
@@ -375,7 +379,22 @@ impl Error {
     /// The same with another class, where the caller of a diagnosis knows more.
     pub(crate) fn with_class(mut self, class: Class) -> Self {
         self.0.class = class;
+        if let Some(told) = &mut self.0.told {
+            told.is(class);
+        }
         self
+    }
+
+    /// It was recorded as one that a caller gets.
+    pub(crate) fn was_told(&mut self, told: Told) {
+        self.0.told = Some(told);
+    }
+
+    /// What became of it, for the record.
+    pub(crate) fn fate(&mut self, fate: Fate) {
+        if let Some(told) = &mut self.0.told {
+            told.fate(fate);
+        }
     }
 
     /// The same with more words.
@@ -413,6 +432,7 @@ impl Error {
             retry_after: None,
             token: None,
             attempts: Vec::new(),
+            told: None,
             source: None,
         }))
     }
@@ -435,7 +455,7 @@ impl Error {
     pub(crate) fn copy(&self) -> Self {
         let Parts { code, class, stage, sqlstate, sent, transaction, retry_after, .. } = *self.0;
         let (message, host) = (self.0.message.clone(), self.0.host.clone());
-        let (attempts, token) = (self.0.attempts.clone(), self.0.token);
+        let (attempts, token, told) = (self.0.attempts.clone(), self.0.token, self.0.told.clone());
         Self(Box::new(Parts {
             code,
             class,
@@ -448,6 +468,7 @@ impl Error {
             retry_after,
             attempts,
             token,
+            told,
             source: None,
         }))
     }

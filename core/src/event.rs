@@ -83,7 +83,7 @@ impl EventKind {
             from: o.from,
             lasted_us: u64::try_from(o.whole().as_micros()).unwrap_or(u64::MAX),
             main_cause: o.parts.main(),
-            unknown: o.unknown,
+            unknown: o.errors.unknown,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! the `metrics` facade hears the same under OpenTelemetry's names ([`export`](self)).
 //!
 //! - `data.rs` the report · `text.rs` the same in words · `compose.rs` how it is put together
-//! - `record.rs` what the library tells · `held.rs` what tells it of an end · `words.rs` what things are called ·
+//! - `record.rs` what the library tells · `told.rs` which errors `run` kept from its callers · `held.rs` what tells it of an end · `words.rs` what things are called ·
 //!   `book.rs` what is kept of it · `hist.rs` distributions · `export.rs` metrics
 
 mod book;
@@ -19,6 +19,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 mod text;
+mod told;
 mod words;
 
 pub(crate) use book::By;
@@ -30,3 +31,4 @@ pub(crate) use held::Ear;
 pub use hist::Quantiles;
 pub(crate) use record::Recorder;
 pub use text::duration;
+pub(crate) use told::Told;

@@ -11,6 +11,7 @@ use tokio_postgres::IsolationLevel;
 
 use crate::clock::{self, Deadline};
 use crate::connector::Connector;
+use crate::decide::attribute::Fate;
 use crate::decide::outcome::{Outcome, Unsettled};
 use crate::decide::retry;
 use crate::error::{Class, Code, Error, TxStatus};
@@ -240,6 +241,33 @@ impl<T> From<Error> for Failed<T> {
     }
 }
 
+/// An error whose outcome is asked for; without an answer when it is dropped.
+struct AskedFor<'a> {
+    error: &'a mut Error,
+    fate: Fate,
+}
+
+impl<'a> AskedFor<'a> {
+    fn new(error: &'a mut Error) -> Self {
+        error.fate(Fate::Asked);
+        Self { error, fate: Fate::Unanswered }
+    }
+
+    fn answered(mut self, answer: &Result<Outcome, Error>) {
+        self.fate = match answer {
+            Ok(Outcome::Committed) => Fate::Committed,
+            Ok(Outcome::NotCommitted) => Fate::NotCommitted,
+            Ok(Outcome::Unknown(_)) | Err(_) => Fate::Unanswered,
+        };
+    }
+}
+
+impl Drop for AskedFor<'_> {
+    fn drop(&mut self) {
+        self.error.fate(self.fate);
+    }
+}
+
 /// One call, over all its attempts.
 struct Call<'a> {
     connector: &'a Connector,
@@ -261,7 +289,7 @@ impl<'a> Call<'a> {
     }
 
     /// Until when to wait for the next attempt.
-    fn again(&mut self, error: Error) -> Result<clock::Moment, Error> {
+    fn again(&mut self, mut error: Error) -> Result<clock::Moment, Error> {
         if error.class() != Class::Transient {
             return Err(error);
         }
@@ -284,19 +312,23 @@ impl<'a> Call<'a> {
             )));
         }
         tracing::debug!(target: "pgfollow", attempt = self.made, %error, "run: again");
+        error.fate(Fate::Repeated);
         Ok(until)
     }
 
     /// Asks what became of a COMMIT that is in question.
     async fn settled<T>(&self, failed: Failed<T>) -> Result<T, Error> {
-        let Failed { error, in_question } = failed;
+        let Failed { mut error, in_question } = failed;
         let (Class::UnknownOutcome, Some((value, token))) = (error.class(), in_question) else {
             return Err(error);
         };
         let Some(token) = token else {
             return Err(error.noting(format_args!("the outcome can't be asked for: {}", Unsettled::NoToken)));
         };
-        match Box::pin(outcome::settle(self.connector, &token, self.deadline)).await {
+        let asked = AskedFor::new(&mut error);
+        let answer = Box::pin(outcome::settle(self.connector, &token, self.deadline)).await;
+        asked.answered(&answer);
+        match answer {
             Ok(Outcome::Committed) => Ok(value),
             Ok(Outcome::NotCommitted) => {
                 let error = error.with_class(Class::Transient).with_token(token);
@@ -323,7 +355,7 @@ impl<'a> Call<'a> {
             // A refusal of this moment: this transaction stays unmarked, the next one asks again.
             Ok(Err(e)) if e.as_db_error().is_some() && session.is_usable() => return Ok(None),
             Ok(read) => read.map_err(|e| why.diagnose(e)),
-            Err(_) => Err(why.give_up(before)),
+            Err(_) => Err(why.told(why.give_up(before))),
         };
         // Nothing but a question was asked.
         let known = read.map_err(|e| e.with_class(Class::Transient))?;
@@ -346,7 +378,7 @@ impl<'a> Call<'a> {
         match self.deadline.bound(builder.start()).await {
             Ok(begun) => begun,
             // A BEGIN does nothing.
-            Err(_) => Err(why.give_up(before).with_class(Class::Transient)),
+            Err(_) => Err(why.told(why.give_up(before).with_class(Class::Transient))),
         }
     }
 
@@ -375,7 +407,7 @@ where
         Ok(Err(error)) => return Err(refused(&why, ends, error, call.deadline).await.into()),
         Err(_) => {
             let late = why.give_up(before);
-            return Err(if why.member().tap.ends() == ends { late } else { control(&why) }.into());
+            return Err(if why.member().tap.ends() == ends { why.told(late) } else { control(&why) }.into());
         }
     };
     if why.member().tap.ends() != ends {

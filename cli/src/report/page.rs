@@ -74,7 +74,7 @@ struct Wait {
 #[derive(Serialize)]
 struct WaitCell {
     text: String,
-    /// Length of its bar, on a scale of decades, in percent.
+    /// Length of its bar, on a logarithmic scale, in percent.
     bar: f64,
 }
 
@@ -148,6 +148,12 @@ fn state_kind(state: &str) -> &str {
     state.split('(').next().unwrap_or(state)
 }
 
+/// With a capital and a full stop.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+}
+
 fn picture(report: &Report, o: &OutageReport) -> Picture {
     let scale = Scale::new(o);
     let lanes: Vec<Lane> = report
@@ -189,7 +195,6 @@ fn picture(report: &Report, o: &OutageReport) -> Picture {
         let percent = (1e3 * ms / o.whole_ms).round() / 10.0;
         Some(Part { kind: c.name(), words: c.words(), time: of_ms(ms), percent })
     });
-    let host = |h: &Option<String>| h.clone().unwrap_or_else(|| "–".to_owned());
     let open = if o.open { ", and it goes on" } else { "" };
     let band_y = lanes.len() * LANE;
     Picture {
@@ -202,13 +207,7 @@ fn picture(report: &Report, o: &OutageReport) -> Picture {
         ticks: scale.ticks(o),
         marks: marks.collect(),
         parts: parts.collect(),
-        facts: vec![
-            format!("Lost: {}. Back on: {}.", host(&o.lost_host), host(&o.back_host)),
-            format!(
-                "Errors of failover: {}. Unknown outcomes: {}. Others: {}.",
-                o.failed, o.unknown, o.other_errors
-            ),
-        ],
+        facts: o.way().into_iter().chain([o.callers()]).map(|f| sentence(&f)).collect(),
     }
 }
 
@@ -239,8 +238,10 @@ pub(super) fn render(report: &Report) -> Result<String, minijinja::Error> {
     let pictures: Vec<_> = report.outages.iter().rev().map(|o| picture(report, o)).collect();
     let events: Vec<_> =
         report.events.iter().map(|e| (utc(report, e.at_ms), of_ms(e.at_ms), &e.text)).collect();
+    let seen: Vec<_> = report.hosts.iter().map(|h| h.last_seen().map(duration)).collect();
     env.get_template("page")?.render(context! {
         report,
+        seen,
         taken => utc(report, report.taken_ms),
         lasted => of_ms(report.taken_ms),
         pictures,

@@ -24,7 +24,15 @@ fn the_page_is_one_file_that_loads_nothing() {
     let body = html.split("<body>").nth(1).unwrap();
     assert!(body.trim_start().starts_with("<header>\n<h1>The service was out for"), "{}", &body[..200]);
     assert!(html.contains("prefers-color-scheme: dark") && html.contains("width=device-width"));
-    for part in ["db-a", "db-b", "db-c", "dead_socket", "not_writable_yet", "acquire"] {
+    for part in [
+        "db-a",
+        "db-b",
+        "db-c",
+        "dead_socket",
+        "not_writable_yet",
+        "acquire",
+        "the rest as last seen, 6.05 s ago",
+    ] {
         assert!(html.contains(part), "{part}");
     }
 }
@@ -34,6 +42,8 @@ fn the_text_begins_with_the_verdict_and_no_file_is_no_report() {
     let (code, stdout, _) = pgfollow(&["report", EXAMPLE]);
     assert_eq!(code, Some(0));
     assert!(stdout.starts_with("The service was out for"), "{stdout}");
+    assert!(stdout.contains("db-a (10.0.0.11:5432): stale_primary; last seen 6.05 s ago: "), "{stdout}");
+    assert!(stdout.contains("\n  callers got 4 errors, 4 of unknown outcome\n"), "{stdout}");
     for bad in ["/nonexistent/report.json", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
         let (code, stdout, stderr) = pgfollow(&["report", bad]);
         assert_eq!((code, stdout.as_str()), (Some(2), ""));

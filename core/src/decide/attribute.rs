@@ -14,6 +14,7 @@
 //! Doesn't watch anything itself: [`crate::report`] feeds it and tells its results.
 
 mod charge;
+mod errors;
 mod fact;
 mod origin;
 mod outage;
@@ -29,6 +30,7 @@ use charge::{Carry, Stretch};
 use outage::Band;
 use tracks::{Call, CallEnd, Tracks};
 
+pub use errors::{Asked, Errors, Fate};
 pub use fact::Fact;
 pub use origin::Origin;
 pub(crate) use origin::of_failover;
@@ -80,9 +82,9 @@ struct Candidate {
     first_success: Option<(Moment, HostId)>,
     initial: OutageCause,
     lost: Option<HostId>,
-    failed: u64,
-    other_errors: u64,
-    unknown: u64,
+    errors: Errors,
+    /// Which one: see [`Outage::number`].
+    number: u64,
     /// What was judged already, because the log was full: until when, and how.
     settled: Option<(Moment, Moment, Band, Carry)>,
 }
@@ -92,6 +94,8 @@ struct Candidate {
 pub struct Attribution {
     tracks: Tracks,
     candidate: Option<Candidate>,
+    /// Candidates so far.
+    candidates: u64,
     waits: BTreeMap<u64, Wait>,
     /// Writes have been seen by their tags: only they end an outage.
     writes_known: bool,
@@ -107,6 +111,7 @@ impl Default for Attribution {
         Self {
             tracks: Tracks::default(),
             candidate: None,
+            candidates: 0,
             waits: BTreeMap::new(),
             writes_known: false,
             had_primary: false,
@@ -121,6 +126,11 @@ impl Attribution {
     pub fn is_watching(&self) -> bool {
         let doubted = || self.waits.values().any(|w| w.doubted);
         self.candidate.as_ref().is_some_and(|c| c.confirmed || self.any_dead() || doubted())
+    }
+
+    /// What is or may become an outage now, by its [`Outage::number`]: where an error that was just told counts.
+    pub fn number(&self) -> Option<u64> {
+        self.candidate.as_ref().map(|c| c.number)
     }
 
     /// Whether a call still waits on a dead socket.
@@ -161,6 +171,11 @@ impl Attribution {
                 }
             }
             Fact::Failed { host, origin, unknown } => self.failed(host, origin, unknown, at),
+            Fact::Fate { outage, origin, unknown, fate } => {
+                if let Some(c) = self.candidate.as_mut().filter(|c| c.number == outage) {
+                    c.errors.fate(origin, unknown, fate);
+                }
+            }
             Fact::Done { host, write } => self.done(host, write, at),
             Fact::WaitBegan { id } => self.wait_began(id, at),
             Fact::WaitEnded { id } => self.wait_ended(id, at),
@@ -221,8 +236,10 @@ impl Attribution {
         self.tracks.prune(end);
         let outage = outage?;
         self.floor = outage.until;
-        // One that did not last, and of which nobody got an error, was none.
-        (outage.failed > 0 || settled || !outage.whole().is_zero()).then_some(outage)
+        // One that did not last, and in which nobody met an error, was none.
+        let e = &outage.errors;
+        (e.failed + e.spared + e.asked.under_way > 0 || settled || !outage.whole().is_zero())
+            .then_some(outage)
     }
 
     /// The outage that is open, as it looks now.
@@ -330,19 +347,14 @@ impl Attribution {
                 c.confirmed = true;
                 c.first = Some(c.first.map_or(at, |f| f.min(at)));
                 c.lost = c.lost.or(host);
-                c.failed += 1;
             }
             Origin::Own if open => {
-                self.trouble(at, OutageCause::OwnStorm).failed += 1;
+                self.trouble(at, OutageCause::OwnStorm);
             }
-            Origin::Own | Origin::Application => {
-                if let Some(c) = &mut self.candidate {
-                    c.other_errors += 1;
-                }
-            }
+            Origin::Own | Origin::Application => {}
         }
         if let Some(c) = &mut self.candidate {
-            c.unknown += u64::from(unknown);
+            c.errors.met(origin, unknown);
         }
     }
 
@@ -436,19 +448,22 @@ impl Attribution {
             // Who waits already is held up by it.
             self.waits.values_mut().for_each(|w| w.late = true);
         }
-        self.candidate.get_or_insert(Candidate {
-            confirmed: false,
-            first: None,
-            last_trouble: at,
-            success: None,
-            success_after_error: false,
-            first_success: None,
-            initial,
-            lost: None,
-            failed: 0,
-            other_errors: 0,
-            unknown: 0,
-            settled: None,
+        let (candidates, open) = (&mut self.candidates, &mut self.candidate);
+        open.get_or_insert_with(|| {
+            *candidates += 1;
+            Candidate {
+                confirmed: false,
+                first: None,
+                last_trouble: at,
+                success: None,
+                success_after_error: false,
+                first_success: None,
+                initial,
+                lost: None,
+                errors: Errors::default(),
+                number: *candidates,
+                settled: None,
+            }
         })
     }
 
@@ -497,9 +512,8 @@ impl Attribution {
             back,
             ready: ready.filter(|r| *r > began),
             first_success: c.first_success.map(|(at, _)| at).filter(|s| *s >= began && *s <= until),
-            failed: c.failed,
-            other_errors: c.other_errors,
-            unknown: c.unknown,
+            number: c.number,
+            errors: c.errors,
         })
     }
 

@@ -47,6 +47,12 @@ impl<K: Ord> Tally<K> {
         }
         true
     }
+
+    /// One less.
+    pub(super) fn take(&mut self, kind: &K) {
+        let n = self.counts.get_mut(kind).unwrap_or(&mut self.rest);
+        *n = n.saturating_sub(1);
+    }
 }
 
 /// A bounded list that counts what it dropped.
@@ -100,10 +106,18 @@ pub(super) struct ErrorKind {
 
 const CLASSES: [Class; 3] = [Class::Transient, Class::Permanent, Class::UnknownOutcome];
 
+fn number_of(class: Class) -> u8 {
+    CLASSES.iter().position(|c| *c == class).and_then(|i| u8::try_from(i).ok()).unwrap_or(0)
+}
+
 impl ErrorKind {
     pub(super) fn new(host: Option<String>, code: Code, class: Class, sqlstate: Option<SqlState>) -> Self {
-        let class = CLASSES.iter().position(|c| *c == class).and_then(|i| u8::try_from(i).ok());
-        Self { host, code: code.number(), class: class.unwrap_or(0), sqlstate }
+        Self { host, code: code.number(), class: number_of(class), sqlstate }
+    }
+
+    /// The same as of another class.
+    pub(super) fn as_class(&self, class: Class) -> Self {
+        Self { class: number_of(class), ..self.clone() }
     }
 
     pub(super) fn class(&self) -> Class {
@@ -164,7 +178,10 @@ pub(super) struct Book {
     pub(super) untold: Vec<Outage>,
     pub(super) ticked: Moment,
     pub(super) hosts: BTreeMap<HostId, HostBook>,
+    /// Errors that callers got.
     pub(super) errors: Tally<ErrorKind>,
+    /// Errors that `run` kept from its callers, as they were met.
+    pub(super) spared: Tally<ErrorKind>,
     pub(super) dials: Tally<(HostId, By, &'static str)>,
     pub(super) evictions: Tally<(HostId, String)>,
     /// Outcomes asked for, by way and answer.
@@ -196,6 +213,7 @@ impl Book {
             ticked: Moment::ZERO,
             hosts: BTreeMap::new(),
             errors: Tally::default(),
+            spared: Tally::default(),
             dials: Tally::default(),
             evictions: Tally::default(),
             outcomes: Tally::default(),

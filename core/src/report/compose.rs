@@ -1,7 +1,9 @@
 //! Puts a report together from what was recorded and what is known now.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::book::ErrorKind;
 use super::data::{
     DialLine, ErrorLine, EventLine, EvictionLine, HostReport, NameLine, OutageReport, OutcomeLine, Report,
     SegmentLine, SessionsSeen, StateLine,
@@ -17,7 +19,7 @@ use crate::monitor::Monitor;
 const SCHEMA: u32 = 1;
 
 /// Milliseconds with the digits of a microsecond.
-fn ms(d: Duration) -> f64 {
+pub(super) fn ms(d: Duration) -> f64 {
     (d.as_secs_f64() * 1e6).round() / 1e3
 }
 
@@ -60,19 +62,20 @@ impl Report {
                 }),
             }
         });
-        let mut errors: Vec<_> = book
-            .errors
-            .counts
-            .iter()
-            .map(|(k, n)| ErrorLine {
-                host: k.host.clone(),
-                code: k.code().to_owned(),
-                class: k.class(),
-                sqlstate: k.sqlstate.map(|s| s.to_string()),
-                count: *n,
-            })
-            .collect();
-        errors.sort_by_key(|e| std::cmp::Reverse(e.count));
+        // One that was told and counts no more (its outcome is asked for now, or its class is another) leaves a nought.
+        let (got, spared) = (&book.errors.counts, &book.spared.counts);
+        let kinds: BTreeSet<_> = got.keys().chain(spared.keys()).collect();
+        let of = |counts: &BTreeMap<_, u64>, kind: &ErrorKind| counts.get(kind).copied().unwrap_or(0);
+        let lines = kinds.into_iter().map(|k| ErrorLine {
+            host: k.host.clone(),
+            code: k.code().to_owned(),
+            class: k.class(),
+            sqlstate: k.sqlstate.map(|s| s.to_string()),
+            count: of(got, k),
+            spared: of(spared, k),
+        });
+        let mut errors: Vec<_> = lines.filter(|e| e.count + e.spared > 0).collect();
+        errors.sort_by_key(|e| std::cmp::Reverse((e.count, e.spared)));
         let dials = book.dials.counts.iter().map(|((host, by, result), n)| DialLine {
             host: label(*host),
             by: by.name().to_owned(),
@@ -127,7 +130,11 @@ impl Report {
     }
 }
 
-fn outage(o: &Outage, since: &dyn Fn(Moment) -> f64, label: &dyn Fn(HostId) -> String) -> OutageReport {
+pub(super) fn outage(
+    o: &Outage,
+    since: &dyn Fn(Moment) -> f64,
+    label: &dyn Fn(HostId) -> String,
+) -> OutageReport {
     let after = |m: Moment| ms(m - o.from);
     OutageReport {
         from_ms: since(o.from),
@@ -146,9 +153,11 @@ fn outage(o: &Outage, since: &dyn Fn(Moment) -> f64, label: &dyn Fn(HostId) -> S
         fault_to_ready_ms: o.ready.map(after),
         fault_to_first_success_ms: o.first_success.map(after),
         fault_to_last_success_ms: (!o.open && o.back.is_some()).then(|| after(o.until)),
-        failed: o.failed,
-        other_errors: o.other_errors,
-        unknown: o.unknown,
+        failed: o.errors.failed,
+        other_errors: o.errors.other,
+        unknown: o.errors.unknown,
+        spared: o.errors.spared,
+        outcomes: o.errors.asked,
     }
 }
 

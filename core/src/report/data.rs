@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::hist::Quantiles;
-use crate::decide::attribute::OutageCause;
+use crate::decide::attribute::{Asked, OutageCause};
 
 /// What a connector did and met since it was made. Times are milliseconds since then unless their name says otherwise;
 /// `taken_unix_ms - taken_ms` is its beginning by the wall clock.
@@ -46,7 +46,7 @@ pub struct Report {
     pub stages: BTreeMap<String, Quantiles>,
     /// Requests that succeeded.
     pub calls: Calls,
-    /// Errors that callers got, the most frequent first.
+    /// Errors that callers got, or that `run` kept from them; the most frequent first.
     pub errors: Vec<ErrorLine>,
     /// Logins tried, by result.
     pub dials: Vec<DialLine>,
@@ -98,6 +98,12 @@ pub struct OutageReport {
     pub other_errors: u64,
     /// Of all these, unknown outcomes.
     pub unknown: u64,
+    /// Errors that no caller got, because `run` did the work again or found it committed.
+    #[serde(default)]
+    pub spared: u64,
+    /// Outcomes that `run` asked for, by their answers.
+    #[serde(default)]
+    pub outcomes: Asked,
 }
 
 /// A stretch of an outage.
@@ -146,7 +152,7 @@ pub struct StateLine {
 }
 
 /// Sessions at a host as `pg_stat_activity` showed them to the monitor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionsSeen {
     /// Age of the count, in milliseconds.
     pub age_ms: u64,
@@ -197,8 +203,11 @@ pub struct ErrorLine {
     pub class: crate::error::Class,
     /// SQLSTATE.
     pub sqlstate: Option<String>,
-    /// How often.
+    /// How often callers got it.
     pub count: u64,
+    /// How often no caller got it, because `run` did the work again or found it committed.
+    #[serde(default)]
+    pub spared: u64,
 }
 
 /// Logins of one result.

@@ -67,7 +67,7 @@ pub(super) fn operations(host: &str, took: Duration, count: usize) {
         .record_many(took.as_secs_f64(), count);
 }
 
-/// A caller got an error. `own`: the report counts it by its own kind; applications make SQLSTATEs up, and each would be
+/// An error was met. `own`: the report counts it by its own kind; applications make SQLSTATEs up, and each would be
 /// a series more.
 pub(super) fn error(e: &Error, own: bool) {
     let state =
@@ -75,6 +75,16 @@ pub(super) fn error(e: &Error, own: bool) {
     counter!("pgfollow.errors", "class" => e.class().to_string(), "code" => e.code().name(),
         "db.response.status_code" => state, "server.address" => e.host().unwrap_or_default().to_owned())
     .increment(1);
+}
+
+/// An error was kept from its caller: `run` did the work again, or found it committed.
+pub(super) fn spared() {
+    counter!("pgfollow.errors.spared").increment(1);
+}
+
+/// Callers got unknown outcomes.
+pub(super) fn unknown_outcomes(count: u64) {
+    counter!("pgfollow.outage.unknown_outcomes").increment(count);
 }
 
 /// A session ended otherwise than by its owner.
@@ -94,7 +104,7 @@ pub(super) fn outage(o: &Outage) {
     for (cause, part) in o.parts.iter().filter(|(_, d)| !d.is_zero()) {
         histogram!("pgfollow.outage.cause", "cause" => cause.name()).record(part.as_secs_f64());
     }
-    counter!("pgfollow.outage.unknown_outcomes").increment(o.unknown);
+    unknown_outcomes(o.errors.unknown);
 }
 
 /// Sessions at a host, as the database counted them.
@@ -197,6 +207,7 @@ mod tests {
                 &Error::new(Code::ConnectionLost, Class::UnknownOutcome, "secret").on_host("a".to_owned()),
                 true,
             );
+            spared();
             evicted("a", "reset");
             outcome("table", "committed");
             sessions("a", 8, 9);
@@ -217,6 +228,7 @@ mod tests {
             "pgfollow.dials{server.address=a,by=monitor,result=connected} 1".to_owned(),
             "pgfollow.errors{class=unknown-outcome,code=ConnectionLost,db.response.status_code=,server.address=a} 1"
                 .to_owned(),
+            "pgfollow.errors.spared{} 1".to_owned(),
             "pgfollow.evictions{server.address=a,cause=reset} 1".to_owned(),
             "pgfollow.outcomes{way=table,result=committed} 1".to_owned(),
             "pgfollow.sessions{server.address=a,of=application} 8".to_owned(),

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tracing::{Instrument, field};
 
-use super::book::{BlockedCall, Book, By, ErrorKind, HostBook};
+use super::book::{BlockedCall, Book, By, HostBook};
+use super::compose::ms;
 use super::held::{Attempt, Waiting};
 use super::words::{eviction, kind_name, label, says};
 use super::{SessionsSeen, export};
 use crate::clock::{self, Moment};
 use crate::config::SessionAttrs;
-use crate::decide::attribute::{Fact, Origin, Outage, Says, of_failover};
+use crate::decide::attribute::{Fact, Outage, Says, of_failover};
 use crate::decide::outcome::Outcome;
 use crate::decide::pool::Counts;
 use crate::decide::topology::{Input, TopologyEvent};
@@ -220,18 +221,6 @@ impl Recorder {
         }
     }
 
-    /// A caller gets an error. Once for each.
-    pub(crate) fn failed(&self, e: &Error, host: Option<HostId>) {
-        let now = clock::now();
-        let mut book = self.book();
-        let label = host.map(|h| book.label(h).to_string()).or_else(|| e.host().map(str::to_owned));
-        let own = book.errors.add(ErrorKind::new(label, e.code(), e.class(), e.sqlstate()));
-        let origin = Origin::of(e.code(), e.class(), e.sqlstate());
-        let unknown = e.class() == crate::error::Class::UnknownOutcome;
-        self.take(&mut book, Fact::Failed { host, origin, unknown }, now);
-        export::error(e, own);
-    }
-
     // Ways to a session.
 
     /// A caller begins to wait for a session. Not to be called where one is had at once.
@@ -257,9 +246,9 @@ impl Recorder {
             waited_ms = field::Empty
         );
         let waiting = self.wait();
-        let result = session.instrument(span.clone()).await;
+        let mut result = session.instrument(span.clone()).await;
         let waited = waiting.so_far();
-        let outcome = match &result {
+        let outcome = match &mut result {
             Ok(_) => {
                 self.acquired(waited);
                 "acquired"
@@ -292,7 +281,7 @@ impl Recorder {
     }
 
     /// A caller who waited for a session gets an error instead.
-    pub(crate) fn acquire_failed(&self, e: &Error) {
+    pub(crate) fn acquire_failed(self: &Arc<Self>, e: &mut Error) {
         if e.code() == crate::error::Code::DeadlinePassed {
             self.book().timeouts += 1;
             export::timeout();
@@ -437,7 +426,8 @@ impl Recorder {
         self.armed.store(book.attribution.is_watching(), Ordering::Relaxed);
         let outage = outage?;
         export::outage(&outage);
-        let line = super::text::outage_line(&outage, &|h| book.label(h).to_string());
+        let (since, label) = (|m| ms(m - self.born), |h| book.label(h).to_string());
+        let line = super::text::outage_line(&super::compose::outage(&outage, &since, &label));
         book.outages.push(outage.clone());
         // Without a monitor's task only a report asks for them.
         book.untold.truncate(UNTOLD);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{By, Report};
 use crate::clock;
 use crate::config::{Config, SessionAttrs};
+use crate::decide::attribute::Fate;
 use crate::decide::outcome::{Outcome, Unsettled};
 use crate::decide::topology::{ConnectKind, EndCause, Input, TermRow};
 use crate::dial::TcpDial;
@@ -59,11 +60,11 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
     m.feed(Input::ProbeConnected { host: a, row: row(1, false), rtt });
     m.feed(Input::ProbeConnected { host: b, row: row(1, true), rtt });
     pass(1_000).await;
-    let error =
+    let mut error =
         Error::new(Code::ConnectionLost, Class::UnknownOutcome, "gone").on_host("a (10.0.0.1:5432)".into());
     m.feed(Input::ProbeFailed { host: a, cause: EndCause::Reset });
     m.feed(Input::ProbeConnectFailed { host: a, kind: ConnectKind::Refused });
-    m.recorder.failed(&error, Some(a));
+    m.recorder.failed(&mut error, Some(a));
     let waiting = m.recorder.wait();
     pass(2_000).await;
     m.feed(Input::ProbeAnswered { host: b, row: row(2, false), rtt });
@@ -93,6 +94,63 @@ async fn an_outage_is_found_again_with_its_parts_and_hosts_by_name() {
     assert_eq!(again, r);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_run_repeated_or_settled_is_not_told_as_what_callers_got() {
+    let m = monitor();
+    let (a, b) = (HostId(0), HostId(1));
+    let rtt = Duration::from_millis(1);
+    m.feed(Input::ProbeConnected { host: a, row: row(1, false), rtt });
+    m.feed(Input::ProbeConnected { host: b, row: row(1, true), rtt });
+    m.feed(Input::ProbeFailed { host: a, cause: EndCause::Reset });
+    let met = |class| {
+        let mut e = Error::new(Code::ConnectionLost, class, "gone").on_host("a (10.0.0.1:5432)".into());
+        m.recorder.failed(&mut e, Some(a));
+        e
+    };
+    met(Class::Transient).fate(Fate::Repeated);
+    let mut in_doubt = [Class::UnknownOutcome; 4].map(met);
+    in_doubt.iter_mut().for_each(|e| e.fate(Fate::Asked));
+    pass(1_000).await;
+    let early = report(&m);
+    assert!(early.errors.iter().all(|e| (e.count, e.spared) == (0, 1)), "{:?}", early.errors);
+    assert!(early.verdict.contains("4 outcomes were asked for: 0 committed, 4 without an answer yet"));
+    let [committed, repeated, returned, late] = &mut in_doubt;
+    committed.fate(Fate::Committed);
+    repeated.fate(Fate::NotCommitted);
+    repeated.fate(Fate::Repeated);
+    returned.fate(Fate::NotCommitted);
+    m.feed(Input::ProbeAnswered { host: b, row: row(2, false), rtt });
+    super::Ear::new(&m.recorder, b).done(true, clock::now());
+    pass(3_500).await;
+    let r = report(&m);
+    let o = &r.outages[0];
+    assert_eq!((o.open, o.failed, o.unknown, o.spared, o.outcomes.under_way), (false, 1, 0, 3, 1));
+    let line = super::text::outage_line(o);
+    let want = "; callers got 1 error; run kept 3 from them; 4 outcomes were asked for: 1 committed, 2 not committed, \
+                1 without an answer yet, 0 stayed unknown";
+    assert!(line.ends_with(want), "{line}");
+    // The answer comes when the outage is over.
+    late.fate(Fate::Unanswered);
+    let r = report(&m);
+    let o = &r.outages[0];
+    assert_eq!((o.failed, o.unknown, o.spared, o.outcomes.under_way, o.outcomes.unknown), (2, 1, 3, 0, 1));
+    assert!(r.verdict.ends_with("1 committed, 2 not committed, 1 stayed unknown."), "{}", r.verdict);
+    let errors: Vec<_> = r.errors.iter().map(|e| (e.class, e.count, e.spared)).collect();
+    assert_eq!(errors, [(Class::UnknownOutcome, 1, 2), (Class::Transient, 1, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_counts_as_what_its_caller_gets_though_more_was_known_of_it_later() {
+    let m = monitor();
+    let mut e = Error::new(Code::ConnectionLost, Class::UnknownOutcome, "gone");
+    m.recorder.failed(&mut e, Some(HostId(0)));
+    let e = e.with_class(Class::Transient);
+    let told = || report(&m).errors.iter().map(|e| (e.class, e.count)).collect::<Vec<_>>();
+    assert_eq!((told(), report(&m).outages[0].unknown), (vec![(Class::Transient, 1)], 0));
+    drop(e.with_class(Class::UnknownOutcome));
+    assert_eq!((told(), report(&m).outages[0].unknown), (vec![(Class::UnknownOutcome, 1)], 1));
+}
+
 /// The primary is gone, a caller waits.
 fn lost(m: &Arc<Monitor>) -> super::held::Waiting {
     let rtt = Duration::from_millis(1);
@@ -100,7 +158,7 @@ fn lost(m: &Arc<Monitor>) -> super::held::Waiting {
     m.feed(Input::ProbeConnected { host: HostId(1), row: row(1, true), rtt });
     m.feed(Input::ProbeFailed { host: HostId(0), cause: EndCause::Reset });
     m.feed(Input::ProbeConnectFailed { host: HostId(0), kind: ConnectKind::Refused });
-    m.recorder.failed(&Error::new(Code::ConnectionLost, Class::Transient, "gone"), Some(HostId(0)));
+    m.recorder.failed(&mut Error::new(Code::ConnectionLost, Class::Transient, "gone"), Some(HostId(0)));
     m.recorder.wait()
 }
 
@@ -144,11 +202,11 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     let counts = crate::decide::pool::Counts { idle: 1, lent: 2, waiting: 3, ..Default::default() };
     r.pool("p", counts);
     r.shed();
-    r.acquire_failed(&Error::new(Code::DeadlinePassed, Class::Transient, "late").at_stage(Stage::Queue));
+    r.acquire_failed(&mut Error::new(Code::DeadlinePassed, Class::Transient, "late").at_stage(Stage::Queue));
     let violation = Error::new(Code::Server, Class::Permanent, "twice");
-    let violation = violation.with_sqlstate(SqlState::new("23505").expect("a state"));
-    r.failed(&violation, Some(HostId(0)));
-    r.failed(&violation, Some(HostId(0)));
+    let mut violation = violation.with_sqlstate(SqlState::new("23505").expect("a state"));
+    r.failed(&mut violation, Some(HostId(0)));
+    r.failed(&mut violation, Some(HostId(0)));
     let refused = Failure::Dial { os: Some(libc::ECONNREFUSED), message: String::new() };
     r.attempt(HostId(0), By::Caller).over::<()>(&Err(Failed::new(Stage::Dial, refused)), &Progress::new());
     drop(r.attempt(HostId(1), By::Ahead));
@@ -167,7 +225,7 @@ async fn whatever_is_counted_is_counted_once_and_under_its_name() {
     let outcomes: Vec<_> =
         got.outcomes.iter().map(|o| (o.way.as_str(), o.result.as_str(), o.count)).collect();
     assert_eq!(outcomes, [("table", "committed", 1), ("table", "unknown", 2)]);
-    assert!(got.to_text().contains("2 × outcome asked for by table: unknown"), "{}", got.to_text());
+    assert!(got.to_text().contains("\n  2 × unknown, by table\n"), "{}", got.to_text());
     assert_eq!(got.verdict, "No outage in 0.0 ms.");
 }
 
@@ -229,6 +287,11 @@ async fn the_published_schema_is_not_stale() {
     let value: serde_json::Value = serde_json::from_str(&example).expect("JSON");
     let read: Report = serde_json::from_str(&example).expect("the example is a report");
     assert_eq!(serde_json::to_value(&read).expect("JSON"), value, "the example has keys that no report has");
+    assert_eq!(read.verdict, super::text::verdict(&read));
+    let line = super::text::outage_line(&read.outages[0]);
+    let page = std::fs::read_to_string(format!("{}/../docs/report.md", env!("CARGO_MANIFEST_DIR")));
+    let words = page.expect("the page").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&line), "docs/report.md has another line than the example's: {line}");
     for now in [value, serde_json::to_value(report(&monitor())).expect("JSON")] {
         fits(&now, &schema, &schema, "report");
     }

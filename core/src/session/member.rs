@@ -206,7 +206,7 @@ impl Member {
     }
 
     /// A caller gets this error.
-    pub(crate) fn failed(&self, e: &crate::error::Error) {
+    pub(crate) fn failed(&self, e: &mut crate::error::Error) {
         if let Some(r) = self.recorder.get() {
             r.failed(e, Some(self.host));
         }

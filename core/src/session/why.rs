@@ -36,8 +36,8 @@ impl Why {
     }
 
     /// Every error that a caller gets is recorded, once.
-    pub(super) fn told(&self, e: Error) -> Error {
-        self.member.failed(&e);
+    pub(crate) fn told(&self, mut e: Error) -> Error {
+        self.member.failed(&mut e);
         e
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pgfollow::decide::attribute::{Attribution, Fact, Origin, Outage, OutageCause, Says};
+use pgfollow::decide::attribute::{Attribution, Fact, Fate, Origin, Outage, OutageCause, Says};
 use pgfollow::{HostId, Moment};
 use serde_json::{Map, Value, json};
 
@@ -53,6 +53,20 @@ fn fact(text: &str) -> Fact {
             },
             unknown: has("unknown"),
         },
+        // Of the first outage.
+        ["fate", fate, ..] => Fact::Fate {
+            outage: 1,
+            origin: Origin::Failover,
+            unknown: has("unknown"),
+            fate: match fate {
+                "repeated" => Fate::Repeated,
+                "asked" => Fate::Asked,
+                "committed" => Fate::Committed,
+                "not_committed" => Fate::NotCommitted,
+                "unanswered" => Fate::Unanswered,
+                _ => panic!("{text:?}"),
+            },
+        },
         ["wrote", h] => Fact::Done { host: host(h), write: true },
         ["read", h] => Fact::Done { host: host(h), write: false },
         ["wait", id] => Fact::WaitBegan { id: number(id) },
@@ -98,9 +112,11 @@ fn told(o: &Outage) -> Value {
         "back": o.back.map(name),
         "ready": o.ready.map(at),
         "first": o.first_success.map(at),
-        "failed": o.failed,
-        "other": o.other_errors,
-        "unknown": o.unknown,
+        "failed": o.errors.failed,
+        "other": o.errors.other,
+        "unknown": o.errors.unknown,
+        "spared": o.errors.spared,
+        "asked": serde_json::to_value(o.errors.asked).unwrap(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Origin, Says};
+use super::{Fate, Origin, Says};
 use crate::clock::Moment;
 use crate::host::HostId;
 
@@ -66,7 +66,7 @@ pub enum Fact {
         /// When the call was sent, or the session's last byte came.
         since: Moment,
     },
-    /// A caller got an error.
+    /// A caller got an error, or `run` met it for one.
     Failed {
         /// Where, if anywhere.
         host: Option<HostId>,
@@ -74,6 +74,17 @@ pub enum Fact {
         origin: Origin,
         /// It is an unknown outcome.
         unknown: bool,
+    },
+    /// What became of an error that a caller was told to get.
+    Fate {
+        /// Where it counted: [`super::Attribution::number`] right after it was told.
+        outage: u64,
+        /// Its origin, as it was told.
+        origin: Origin,
+        /// It counted as an unknown outcome until now.
+        unknown: bool,
+        /// What.
+        fate: Fate,
     },
     /// A request succeeded.
     Done {

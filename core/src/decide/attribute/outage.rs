@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Errors;
 use crate::clock::Moment;
 use crate::host::HostId;
 
@@ -129,12 +130,10 @@ pub struct Outage {
     pub ready: Option<Moment>,
     /// The first write that succeeded after the first trouble.
     pub first_success: Option<Moment>,
-    /// Errors of failover origin that callers got.
-    pub failed: u64,
-    /// Other errors that callers got meanwhile.
-    pub other_errors: u64,
-    /// Of all these, unknown outcomes.
-    pub unknown: u64,
+    /// A number of its own.
+    pub number: u64,
+    /// Errors meanwhile.
+    pub errors: Errors,
 }
 
 impl Outage {

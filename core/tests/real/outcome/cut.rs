@@ -26,7 +26,7 @@ fn moment(n: u64) -> Fault {
 async fn two_hundred_commits_cut_at_random_moments_are_all_told_as_they_are() {
     let expect = &case("fo-h05")["expect"];
     let Some(scene) = Scene::start(1, false, true).await else { return };
-    let (mut committed, mut not_committed) = (0, 0);
+    let (mut committed, mut not_committed) = (0_u64, 0_u64);
     let mut wrong: HashMap<&str, Vec<i64>> = HashMap::new();
     for id in 0..200_i64 {
         scene.relay.plan(moment(id.unsigned_abs()));
@@ -51,6 +51,16 @@ async fn two_hundred_commits_cut_at_random_moments_are_all_told_as_they_are() {
     eprintln!("fo-h05: of 200 cut commits {committed} had committed and {not_committed} had not");
     assert!(wrong.is_empty(), "{wrong:?}");
     assert!(committed > 20 && not_committed > 20, "both kinds must occur: {committed}, {not_committed}");
+    // The report tells what the callers got, and what the check kept from them.
+    let report = scene.connector.report();
+    let got: u64 = report.errors.iter().map(|e| e.count).sum();
+    let spared: u64 = report.errors.iter().map(|e| e.spared).sum();
+    let unknown: u64 = report.outages.iter().map(|o| o.unknown).sum();
+    let answers =
+        |result| report.outcomes.iter().filter(|o| o.result == result).map(|o| o.count).sum::<u64>();
+    assert_eq!((got, unknown), (not_committed, 0), "{}", report.to_text());
+    assert!(spared > 0 && spared == answers("committed"), "{}", report.to_text());
+    assert!(report.errors.iter().all(|e| e.count == 0 || e.class == Class::Transient), "{:?}", report.errors);
     let session = scene.cluster.node(0).session().await.expect("a session of the lab");
     let sql = "SELECT count(*), count(DISTINCT id) FROM w";
     let row = session.query_one(sql, &[]).await.expect("a count");
