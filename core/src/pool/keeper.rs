@@ -13,7 +13,7 @@ use super::{Grant, Held, Shared};
 use crate::clock::{self, Deadline};
 use crate::decide::pool::{Back, Look, NotOpened, SlotId};
 use crate::decide::topology::{Input, TopologyEvent};
-use crate::error::{Class, Error, TxStatus};
+use crate::error::{Class, Code, Error, TxStatus};
 use crate::event::{Event, EventKind};
 use crate::lock;
 use crate::session::{EndCause, Session};
@@ -105,7 +105,9 @@ impl Drop for Place {
 async fn open(mut place: Place, connector: crate::Connector, attrs: crate::SessionAttrs, patience: Duration) {
     let watch = Weak::clone(&place.shared);
     let mut failed = |e: &Error| {
-        if let Some(s) = watch.upgrade() {
+        // What was cut off hides the cause; it is told at the end, with the walk before it.
+        let cut_off = matches!(e.code(), Code::DeadlinePassed | Code::Overloaded);
+        if let Some(s) = watch.upgrade().filter(|_| !cut_off) {
             lock(&s.state).last_failure = Some(e.copy());
         }
     };
@@ -113,7 +115,8 @@ async fn open(mut place: Place, connector: crate::Connector, attrs: crate::Sessi
     let (Some(s), Some(slot)) = (place.shared.upgrade(), place.slot.take()) else { return };
     match result {
         Ok(session) => s.opened(slot, session),
-        Err(e) => s.not_opened(slot, Some(e)),
+        // Whose time is over is told by the caller's own words.
+        Err(unopened) => s.not_opened(slot, Some(unopened.error)),
     }
     open_wanted(&s);
     s.work.notify_one();
