@@ -571,8 +571,7 @@ impl Connector {
             Some((c, false)) => Health::Degraded(format!("{c} was primary, but has not answered lately")),
             None => {
                 let trouble = self.inner.monitor.trouble().or_else(|| {
-                    let names = self.names().into_iter();
-                    names.filter_map(|n| Some(format!("{}: {}", n.name, n.error?))).next()
+                    self.names().into_iter().find_map(|n| Some(format!("{}: {}", n.name, n.error?)))
                 });
                 Health::Degraded(match (self.inner.monitor.knows_none(), trouble) {
                     (true, None) => "no host has answered yet".to_owned(),

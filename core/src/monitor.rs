@@ -25,7 +25,7 @@ use crate::config::{Config, MonitorMode, SessionAttrs};
 use crate::decide::outcome::{Promotion, Promotions};
 use crate::decide::topology::{
     Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, ProbeState, RoleFacts,
-    Snapshot, State, Topology, TopologyEvent, TopologyOptions,
+    Snapshot, Topology, TopologyEvent, TopologyOptions,
 };
 use crate::error::{Code, SqlState};
 use crate::event::{Event, EventKind};
@@ -574,8 +574,8 @@ impl Monitor {
         lock(&self.probes).close_all();
     }
 
-    /// Whether no host has said yet what it is: for health.
+    /// Whether no host has ever said what it is: for health.
     pub(crate) fn knows_none(&self) -> bool {
-        self.snapshot.load().hosts.iter().all(|h| h.state == State::Unknown)
+        self.snapshot.load().hosts.iter().all(|h| h.role.is_none())
     }
 }

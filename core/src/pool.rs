@@ -420,6 +420,15 @@ impl Shared {
 }
 
 impl State {
+    /// One that never had its turn to log in says nothing of the hosts: what the one before it met is the cause.
+    fn note_failure(&mut self, e: Error) {
+        let began =
+            e.code() != Code::Overloaded && !(e.code() == Code::DeadlinePassed && e.attempts().is_empty());
+        if began || self.last_failure.is_none() {
+            self.last_failure = Some(e);
+        }
+    }
+
     /// An idle session for a caller, and whether a ping must prove it.
     fn lend(&mut self, now: Moment) -> Option<(Box<Held>, bool)> {
         let lend = self.book.acquire(now)?;

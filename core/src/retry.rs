@@ -134,8 +134,8 @@ impl Sessions for Connector {
 
 impl Connector {
     /// Does the work in a transaction of a session of its own, and commits. Transient failures are repeated, unknown
-    /// outcomes are settled, permanent errors are returned. At most 10 attempts within 30 s, and no more than a tenth of the
-    /// connector's calls (but 3) are repeated within any 30 s: [`RunOptions`] tells of these bounds.
+    /// outcomes are settled, permanent errors are returned. At most 10 attempts within 30 s, and within
+    /// any 30 s the connector repeats no more than 3 times or a tenth of its calls: [`RunOptions`] tells of these bounds.
     ///
     /// It runs on a host of the role that `target_session_attrs` says. Where nobody said, and over several hosts, that is
     /// read-write, as with a pool (a plain [`Self::connect`] would take any host, a standby too); with

@@ -13,7 +13,7 @@ use super::{Grant, Held, Shared};
 use crate::clock::{self, Deadline};
 use crate::decide::pool::{Back, Look, NotOpened, SlotId};
 use crate::decide::topology::{Input, TopologyEvent};
-use crate::error::{Class, Code, Error, TxStatus};
+use crate::error::{Class, Error, TxStatus};
 use crate::event::{Event, EventKind};
 use crate::lock;
 use crate::session::{EndCause, Session};
@@ -105,10 +105,8 @@ impl Drop for Place {
 async fn open(mut place: Place, connector: crate::Connector, attrs: crate::SessionAttrs, patience: Duration) {
     let watch = Weak::clone(&place.shared);
     let mut failed = |e: &Error| {
-        // What was cut off hides the cause; it is told at the end, with the walk before it.
-        let cut_off = matches!(e.code(), Code::DeadlinePassed | Code::Overloaded);
-        if let Some(s) = watch.upgrade().filter(|_| !cut_off) {
-            lock(&s.state).last_failure = Some(e.copy());
+        if let Some(s) = watch.upgrade() {
+            lock(&s.state).note_failure(e.copy());
         }
     };
     let result = Box::pin(connector.connect_told(attrs, patience, &mut failed)).await;
@@ -255,7 +253,7 @@ impl Shared {
                 }
             }
         }
-        state.last_failure = Some(e);
+        state.note_failure(e);
     }
 
     fn settled(&self, held: Box<Held>, back: Back) {
