@@ -1,4 +1,3 @@
-#![expect(clippy::disallowed_methods, reason = "tests against real servers: real time")]
 //! Which host a run takes where the string doesn't say; and what is told, and logged, of one that has no host at all.
 
 use std::fmt::Debug;
