@@ -7,6 +7,7 @@ mod build;
 mod builder;
 mod effective;
 mod hosts;
+pub(crate) mod ranges;
 mod reader;
 mod security;
 pub(crate) mod suggest;
@@ -300,7 +301,7 @@ pub struct Config {
     pub channel_binding: ChannelBinding,
     /// Permitted methods; `None` permits all (but a cleartext password never without TLS).
     pub require_auth: Option<Vec<AuthMethod>>,
-    /// `None`: not given anywhere (libpq's any for `connect`; pools with several hosts use read-write).
+    /// `None`: not given anywhere (libpq's any for `connect`; over several hosts, pools and runs take read-write).
     pub target_session_attrs: Option<SessionAttrs>,
     pub load_balance_hosts: LoadBalanceHosts,
     pub host_walk: HostWalk,
@@ -349,6 +350,13 @@ impl Config {
     /// Starts a configuration in code.
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
+    }
+
+    /// The role that pools and runs want. Whoever hands over work, and not a session to look around with, means to write
+    /// unless he says otherwise; libpq's `any` would keep him on a standby for good.
+    pub(crate) fn work_attrs(&self) -> SessionAttrs {
+        let usual = if self.hosts.len() > 1 { SessionAttrs::ReadWrite } else { SessionAttrs::Any };
+        self.target_session_attrs.unwrap_or(usual)
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`crate::connector`] calls [`walk`], once for a plain `connect()` and again and again for one with a deadline.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -332,10 +333,56 @@ fn out_of_time(mut attempts: Vec<Record>, under_way: &BTreeMap<DialId, Dialling>
     .with_attempts(attempts)
 }
 
+/// How long somebody waits, and by whose word: for the message that tells that it is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) length: Duration,
+    pub(crate) whose: &'static str,
+}
+
+impl Limit {
+    /// Given with the call.
+    pub(crate) const fn of_call(length: Duration) -> Self {
+        Self { length, whose: "the caller's deadline" }
+    }
+
+    /// For an attempt of a run.
+    pub(crate) const fn of_run(length: Duration) -> Self {
+        Self { length, whose: "what was left of the run's deadline" }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", rounded(self.length), self.whose)
+    }
+}
+
+/// A length of time for a message: what is left of a deadline is never a round number.
+pub(crate) fn rounded(d: Duration) -> String {
+    match (d.as_secs_f64() * 1e3).round() {
+        ms if ms < 1e3 => format!("{ms} ms"),
+        ms => format!("{} s", (ms / 100.0).round() / 10.0),
+    }
+}
+
+/// Why no session was had.
+pub(crate) struct Unopened {
+    pub(crate) error: Error,
+    /// There was no time for another walk.
+    pub(crate) late: bool,
+}
+
+impl Unopened {
+    /// For whoever waited so long.
+    pub(crate) fn told(self, limit: Limit) -> Error {
+        if self.late { too_late(self.error, limit) } else { self.error }
+    }
+}
+
 /// A walk failed, and there is no time for another one.
-pub(crate) fn too_late(e: Error, patience: Duration) -> Error {
-    let message =
-        format!("no session within the deadline of {} s; at last: {}", patience.as_secs_f64(), e.message());
+fn too_late(e: Error, limit: Limit) -> Error {
+    let message = format!("no session within {limit}; at last: {}", e.message());
     let mut late = Error::new(Code::DeadlinePassed, Class::Transient, message);
     if let Some(stage) = e.stage() {
         late = late.at_stage(stage);

@@ -11,13 +11,13 @@ use std::time::Duration;
 use crate::changes::Changed;
 use crate::clock::{self, Deadline, Moment};
 use crate::config::{Config, ConfigBuilder, MonitorMode, SessionAttrs};
-use crate::connect::{self, Tools};
+use crate::connect::{self, Limit, Tools, Unopened};
 use crate::decide::attempt::Options;
 use crate::decide::names::NameReport;
 use crate::decide::outcome::Promotion;
 use crate::decide::pace::{Ended, Price};
 use crate::decide::shed::LATER;
-use crate::decide::topology::{Input, Snapshot, State};
+use crate::decide::topology::{Input, Snapshot};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
 use crate::event::Event;
@@ -43,12 +43,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A plain connect whose turn wouldn't come within this is refused.
 const TURN: Duration = Duration::from_secs(30);
 
-/// Whether a service should call itself ready.
+/// Whether writing works now: of the database, not of the process that asks. [`Connector::health`] has what a readiness
+/// probe makes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// A primary is known and answers.
     Ready,
-    /// None is, or not lately; the reason.
+    /// None is, or not lately; the reason, for people. It may name hosts.
     Degraded(String),
 }
 
@@ -236,9 +237,23 @@ impl Connector {
     /// # Errors
     /// Permanent ones at once; [`Code::DeadlinePassed`] with the last walk's attempts.
     pub async fn connect_within(&self, patience: Duration) -> Result<Session, Error> {
-        let session =
-            self.inner.monitor.recorder.waited(self.attrs(), self.connect_as(self.attrs(), patience)).await;
-        session.map_err(|e| self.advised(e, self.attrs()))
+        self.connect_for(self.attrs(), Limit::of_call(patience)).await
+    }
+
+    /// The same for a caller who wants that role.
+    async fn connect_for(&self, attrs: SessionAttrs, limit: Limit) -> Result<Session, Error> {
+        let session = self.inner.monitor.recorder.waited(attrs, async {
+            let session = self.connect_told(attrs, limit.length, &mut |_| {}).await;
+            session.map_err(|unopened| unopened.told(limit))
+        });
+        session.await.map_err(|e| self.advised(e, attrs))
+    }
+
+    /// A session for an attempt of a run.
+    pub(crate) async fn connect_to_run(&self, writes: bool, deadline: Deadline) -> Result<Session, Error> {
+        let attrs = if writes { self.inner.config.work_attrs() } else { self.attrs() };
+        let left = deadline.left(clock::now()).unwrap_or(Duration::MAX);
+        self.connect_for(attrs, Limit::of_run(left)).await
     }
 
     /// With the advice to come back later, if that is all that can be said: the wanted host is sought.
@@ -250,9 +265,10 @@ impl Connector {
         }
     }
 
-    /// The same for a role of its own.
+    /// The same for a role of its own, on no caller's account.
     pub(crate) async fn connect_as(&self, attrs: SessionAttrs, patience: Duration) -> Result<Session, Error> {
-        self.connect_told(attrs, patience, &mut |_| {}).await
+        let session = self.connect_told(attrs, patience, &mut |_| {}).await;
+        session.map_err(|unopened| unopened.told(Limit::of_call(patience)))
     }
 
     /// The same; `failed` hears of every walk that led nowhere.
@@ -261,7 +277,7 @@ impl Connector {
         attrs: SessionAttrs,
         patience: Duration,
         failed: &mut (dyn FnMut(&Error) + Send),
-    ) -> Result<Session, Error> {
+    ) -> Result<Session, Unopened> {
         self.start();
         let deadline = Deadline::after(patience);
         self.inner.monitor.wanted(true);
@@ -290,21 +306,21 @@ impl Connector {
             if let (Code::DeadlinePassed | Code::Overloaded, Some(whole)) = (e.code(), before) {
                 // A walk that was cut off, or never had its turn, says nothing; the one before it does.
                 let attempts = [whole.attempts(), e.attempts()].concat();
-                return Err(connect::too_late(whole.with_attempts(attempts), patience));
+                return Err(Unopened { error: whole.with_attempts(attempts), late: true });
             }
             let over = matches!(e.code(), Code::DeadlinePassed | Code::Overloaded);
             if e.class() != Class::Transient || over {
-                return Err(e);
+                return Err(Unopened { error: e, late: false });
             }
             if deadline.passed(now) {
-                return Err(connect::too_late(e, patience));
+                return Err(Unopened { error: e, late: true });
             }
             let wait = if self.searching(attrs) { PAUSE_MAX } else { pause };
             pause = pause.mul_f64(1.6).min(PAUSE_MAX);
             let again = Deadline::after(self.jittered(wait)).min(deadline);
             self.until_fits(attrs, &mut changes, again).await;
             if deadline.passed(clock::now()) {
-                return Err(connect::too_late(e, patience));
+                return Err(Unopened { error: e, late: true });
             }
             before = Some(e);
         }
@@ -327,7 +343,7 @@ impl Connector {
     /// A pool whose options differ from the connection string's.
     ///
     /// # Errors
-    /// Options that contradict each other.
+    /// Options out of their ranges ([`PoolOptions`] has them), or that contradict each other.
     pub fn pool_with(&self, change: impl FnOnce(PoolOptions) -> PoolOptions) -> Result<Pool, Error> {
         let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
         Pool::new(self.clone(), change(PoolOptions::of(&self.inner.config)), seed)
@@ -518,7 +534,34 @@ impl Connector {
         self.inner.monitor.events()
     }
 
-    /// Whether a service should call itself ready.
+    /// Whether writing works now, by what the monitor knows: it asks nobody, so a probe may call it as often as it likes.
+    ///
+    /// Don't answer a load balancer's readiness probe by it alone. In a failover every instance of a service is degraded at
+    /// the same moment: if all called themselves unready, the load balancer would have nobody left, and would take its time
+    /// to bring them back when the new primary is there. Readiness is about the process: it stays true once a primary was
+    /// seen (the configuration works), and each request that can't be served meanwhile is refused by itself: 503 with
+    /// [`Error::retry_after`]. `examples/src/axum.rs` is a service that does so.
+    ///
+    /// ```
+    /// use pgfollow::{Connector, Health};
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// /// Status and body for `/ready`. `started` is false when the process begins, and kept.
+    /// fn ready(connector: &Connector, started: &AtomicBool) -> (u16, String) {
+    ///     match connector.health() {
+    ///         Health::Ready => {
+    ///             started.store(true, Ordering::Relaxed);
+    ///             (200, "ready".to_owned())
+    ///         }
+    ///         Health::Degraded(why) if started.load(Ordering::Relaxed) => (200, format!("degraded: {why}")),
+    ///         Health::Degraded(why) => (503, why),
+    ///     }
+    /// }
+    /// # let connector = Connector::new("host=db-a,db-b user=app target_session_attrs=read-write")?;
+    /// # assert_eq!(ready(&connector, &AtomicBool::new(false)).0, 503);
+    /// # assert_eq!(ready(&connector, &AtomicBool::new(true)).0, 200);
+    /// # Ok::<(), pgfollow::Error>(())
+    /// ```
     pub fn health(&self) -> Health {
         self.start();
         match self.inner.monitor.primary() {
@@ -526,10 +569,17 @@ impl Connector {
             // Until all hosts have been looked at, nothing is called fresh; but this one has answered a moment ago.
             Some(_) if !self.inner.monitor.settled() => Health::Ready,
             Some((c, false)) => Health::Degraded(format!("{c} was primary, but has not answered lately")),
-            None if self.inner.monitor.any(State::Unknown) => {
-                Health::Degraded("no host has answered yet".to_owned())
+            None => {
+                let trouble = self.inner.monitor.trouble().or_else(|| {
+                    self.names().into_iter().find_map(|n| Some(format!("{}: {}", n.name, n.error?)))
+                });
+                Health::Degraded(match (self.inner.monitor.knows_none(), trouble) {
+                    (true, None) => "no host has answered yet".to_owned(),
+                    (true, Some(cause)) => format!("no host could be asked: {cause}"),
+                    (false, None) => "no host is known to be primary".to_owned(),
+                    (false, Some(cause)) => format!("no host is known to be primary; {cause}"),
+                })
             }
-            None => Health::Degraded("no host is known to be primary".to_owned()),
         }
     }
 

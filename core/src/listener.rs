@@ -25,6 +25,7 @@ pub use gap::{Gap, GapCause};
 
 use crate::clock::{self, Moment};
 use crate::config::SessionAttrs;
+use crate::connect::Limit;
 use crate::connector::Connector;
 use crate::decide::accept::{Accept, Role, accept};
 use crate::decide::listener::{Backoff, Beat, Pulse};
@@ -289,7 +290,7 @@ impl Task {
             let began = clock::now();
             let heard = match searched {
                 Ok(session) => self.on(&session).await,
-                Err(e) => Err(e),
+                Err(unopened) => Err(unopened.told(Limit::of_call(SEARCH))),
             };
             self.apply.send_replace(None);
             let listened = match heard {

@@ -6,6 +6,7 @@
 //! restarted should it die, and its last run is visible.
 
 mod probes;
+mod trouble;
 mod watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +25,7 @@ use crate::config::{Config, MonitorMode, SessionAttrs};
 use crate::decide::outcome::{Promotion, Promotions};
 use crate::decide::topology::{
     Action, Cause, ConnectKind, EndCause as Ended, InFlight, Input, MemberId, ProbeState, RoleFacts,
-    Snapshot, State, Topology, TopologyEvent, TopologyOptions,
+    Snapshot, Topology, TopologyEvent, TopologyOptions,
 };
 use crate::error::{Code, SqlState};
 use crate::event::{Event, EventKind};
@@ -40,6 +41,7 @@ use crate::session::member::{EndCause, Member};
 use crate::tap::News;
 
 use probes::Probes;
+use trouble::Troubles;
 
 /// Events kept for readers that are slow; a reader that falls further behind is told how many it missed.
 const EVENTS: usize = 1_024;
@@ -89,6 +91,7 @@ struct Places {
     ids: HashMap<Address, HostId>,
     candidates: Vec<Candidate>,
     healthy: HashMap<HostId, Moment>,
+    troubles: Troubles,
 }
 
 impl Monitor {
@@ -400,7 +403,11 @@ impl Monitor {
 
     /// A caller's connect opened a session (whether or not it wins).
     pub(crate) fn opened(self: &Arc<Self>, s: &Opened) {
-        lock(&self.places).healthy.insert(s.member.host, clock::now());
+        {
+            let mut places = lock(&self.places);
+            places.healthy.insert(s.member.host, clock::now());
+            places.troubles.over(s.member.host);
+        }
         lock(&self.members).insert(s.member.id, Arc::clone(&s.member));
         self.feed(Input::SessionOpened {
             member: MemberId(s.member.id),
@@ -424,6 +431,7 @@ impl Monitor {
     /// A caller's connect failed there. Says whether the host was healthy a short while ago.
     pub(crate) fn connect_failed(self: &Arc<Self>, c: &Candidate, failed: &Failed) -> bool {
         let (host, _) = self.place(c);
+        self.troubled(host, failed);
         if let Some(kind) = ConnectKind::of(failed) {
             self.feed(Input::ConnectFailed { host, kind });
         } else if failed.stage == crate::error::Stage::Role {
@@ -566,8 +574,8 @@ impl Monitor {
         lock(&self.probes).close_all();
     }
 
-    /// Whether some host is known to be usable at all: for health.
-    pub(crate) fn any(&self, state: State) -> bool {
-        self.snapshot.load().hosts.iter().any(|h| h.state == state)
+    /// Whether no host has ever said what it is: for health.
+    pub(crate) fn knows_none(&self) -> bool {
+        self.snapshot.load().hosts.iter().all(|h| h.role.is_none())
     }
 }

@@ -17,6 +17,7 @@ mod table;
 mod token;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -65,6 +66,8 @@ pub(crate) struct Settling {
     system: Option<SystemRandom>,
     budget: Mutex<Budget>,
     table_rests: Mutex<Moment>,
+    /// It was said that there is no token table.
+    table_missed: AtomicBool,
     turns: Semaphore,
     checks: Mutex<Checks>,
 }
@@ -83,6 +86,7 @@ impl Settling {
             system: (!seeded_tokens).then(SystemRandom::new),
             budget: Mutex::default(),
             table_rests: Mutex::new(Moment::ZERO),
+            table_missed: AtomicBool::new(false),
             turns: Semaphore::new(AT_ONCE),
             checks: Mutex::default(),
         }
@@ -100,6 +104,17 @@ impl Settling {
     /// The token table refused a row.
     pub(crate) fn table_refused(&self) {
         *lock(&self.table_rests) = clock::now() + TABLE_REST;
+    }
+
+    /// A session found no token table; said once for all.
+    pub(crate) fn no_table(&self) {
+        if !self.table_missed.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                target: "pgfollow",
+                "there is no table pgfollow.outcome that this login may use: after a crash or a failover the outcome of a \
+                 commit may stay unknown; pgfollow outcome install STRING --grant ROLE makes it"
+            );
+        }
     }
 
     /// Whether the token table is to be tried.

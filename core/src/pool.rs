@@ -21,7 +21,8 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::alone::Alone;
 use crate::clock::{self, Deadline, Moment};
-use crate::config::SessionAttrs;
+use crate::config::{ConfigBuilder, SessionAttrs};
+use crate::connect::Limit;
 use crate::connector::Connector;
 use crate::decide::pool::{self as book, Back, Next, SlotId, WaiterId};
 use crate::decide::shed::Shed;
@@ -116,15 +117,12 @@ impl Pool {
     /// # Errors
     /// [`Class::Permanent`], naming the option and the remedy.
     pub fn connect(conninfo: &str) -> Result<Self, Error> {
-        Ok(Connector::new(conninfo)?.pool())
+        Ok(Connector::builder(conninfo).config(ConfigBuilder::for_work).build()?.pool())
     }
 
     pub(crate) fn new(connector: Connector, options: PoolOptions, seed: u64) -> Result<Self, Error> {
         let rules = options.rules()?;
-        // With several hosts the configuration's warnings have said so.
-        let several = connector.config().hosts.len() > 1;
-        let usual = if several { SessionAttrs::ReadWrite } else { SessionAttrs::Any };
-        let attrs = options.attrs.unwrap_or(usual);
+        let attrs = options.attrs.unwrap_or_else(|| connector.config().work_attrs());
         let state = State {
             idle: (0..rules.max).map(|_| None).collect(),
             book: book::Pool::new(rules),
@@ -162,38 +160,44 @@ impl Pool {
     /// [`Code::Overloaded`] at once, where it could not be had in time; [`Code::DeadlinePassed`]; what is permanently
     /// wrong with the connection (a wrong password, say); [`Code::Closed`].
     pub async fn acquire(&self) -> Result<PoolSession, Error> {
-        self.acquire_within(self.shared.options.acquire_timeout).await
+        let length = self.shared.options.acquire_timeout;
+        self.acquire_until(Limit { length, whose: "pool_acquire_timeout" }).await
     }
 
     /// [`Self::acquire`] with a patience of the caller's.
     ///
     /// # Errors
-    /// As there.
+    /// As of [`Self::acquire`]: [`Code::Overloaded`], [`Code::DeadlinePassed`] after `patience`, what is permanently wrong,
+    /// [`Code::Closed`].
     pub async fn acquire_within(&self, patience: Duration) -> Result<PoolSession, Error> {
+        self.acquire_until(Limit::of_call(patience)).await
+    }
+
+    async fn acquire_until(&self, limit: Limit) -> Result<PoolSession, Error> {
         let shared = &self.shared;
         let now = clock::now();
-        let deadline = Deadline::at(now + patience);
+        let deadline = Deadline::at(now + limit.length);
         if let Some((held, prove)) = shared.take(now)? {
             let session = PoolSession::new(Arc::clone(shared), held);
             if let Some(session) = session.checked(prove, deadline).await {
                 shared.recorder.acquired_at_once();
                 return Ok(session);
             }
-            return self.wait(true, patience, deadline).await;
+            return self.wait(true, limit, deadline).await;
         }
-        self.wait(false, patience, deadline).await
+        self.wait(false, limit, deadline).await
     }
 
-    async fn wait(&self, again: bool, patience: Duration, deadline: Deadline) -> Result<PoolSession, Error> {
+    async fn wait(&self, again: bool, limit: Limit, deadline: Deadline) -> Result<PoolSession, Error> {
         let shared = &self.shared;
-        shared.recorder.waited(shared.attrs, self.wait_for_one(again, patience, deadline)).await
+        shared.recorder.waited(shared.attrs, self.wait_for_one(again, limit, deadline)).await
     }
 
     /// `again`: a session was given and failed; the caller keeps its place at the head.
     async fn wait_for_one(
         &self,
         mut again: bool,
-        patience: Duration,
+        limit: Limit,
         deadline: Deadline,
     ) -> Result<PoolSession, Error> {
         let shared = &self.shared;
@@ -202,15 +206,15 @@ impl Pool {
         loop {
             let now = clock::now();
             if deadline.passed(now) {
-                return Err(shared.too_late(patience));
+                return Err(shared.too_late(limit));
             }
             let (granted, prove) =
-                match shared.queue_up(again, deadline.left(now).unwrap_or(patience), now)? {
+                match shared.queue_up(again, deadline.left(now).unwrap_or(limit.length), now)? {
                     Place::Session(held, prove) => (held, prove),
                     Place::Queue(mut waiting) => {
                         keeper::open_wanted(shared);
                         match deadline.bound(waiting.granted()).await {
-                            Err(clock::Elapsed) => return Err(shared.too_late(patience)),
+                            Err(clock::Elapsed) => return Err(shared.too_late(limit)),
                             Ok(granted) => granted?,
                         }
                     }
@@ -387,18 +391,13 @@ impl Shared {
         empty
     }
 
-    fn too_late(&self, patience: Duration) -> Error {
+    fn too_late(&self, limit: Limit) -> Error {
         let mut state = lock(&self.state);
         state.stats.timed_out += 1;
         let counts = state.book.counts();
         let mut message = format!(
-            "no session within {} s (pool_acquire_timeout, or the caller's own patience): {} in use, {} being opened, \
-             {} waiting, pool_max_conns={}",
-            patience.as_secs_f64(),
-            counts.lent,
-            counts.opening,
-            counts.waiting,
-            self.options.max
+            "no session within {limit}: {} in use, {} being opened, {} waiting, pool_max_conns={}",
+            counts.lent, counts.opening, counts.waiting, self.options.max
         );
         if counts.kept > 0 {
             let _ = write!(
@@ -421,6 +420,15 @@ impl Shared {
 }
 
 impl State {
+    /// One that never had its turn to log in says nothing of the hosts: what the one before it met is the cause.
+    fn note_failure(&mut self, e: Error) {
+        let began =
+            e.code() != Code::Overloaded && !(e.code() == Code::DeadlinePassed && e.attempts().is_empty());
+        if began || self.last_failure.is_none() {
+            self.last_failure = Some(e);
+        }
+    }
+
     /// An idle session for a caller, and whether a ping must prove it.
     fn lend(&mut self, now: Moment) -> Option<(Box<Held>, bool)> {
         let lend = self.book.acquire(now)?;

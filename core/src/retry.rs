@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio_postgres::IsolationLevel;
 
 use crate::clock::{self, Deadline};
+use crate::connect::rounded;
 use crate::connector::Connector;
 use crate::decide::attribute::Fate;
 use crate::decide::outcome::{Outcome, Unsettled};
@@ -22,6 +23,14 @@ use crate::session::{EndCause, Session, Transaction, Why};
 const FOR_THE_CHECK: Duration = Duration::from_secs(5);
 
 /// How [`Connector::run_with`] runs.
+///
+/// Three things end the repeats of a call: its attempts (10), its deadline (30 s), and the connector's retry budget, which
+/// no option changes. Within any 30 s, all runs of a connector and of its pools together repeat at most 3 times or a tenth
+/// of the calls that were made meanwhile, whichever is more: a service whose database is in trouble mustn't ask everything
+/// several times. So of a lone service's first calls that fail at the same time, one may be repeated three times and the
+/// others not at all; they return their transient error, which says so, and whoever called may try later. What costs
+/// nothing: waiting for a session (a failover is waited out within one attempt), and repeats after a collision of
+/// transactions (40001, 40P01), for such a collision says nothing about the database's health.
 ///
 /// ```
 /// use pgfollow::retry::RunOptions;
@@ -98,11 +107,15 @@ pub trait Sessions: Sync {
     /// A session for one attempt. After an unknown outcome it comes back ended.
     type Lent: DerefMut<Target = Session> + Send;
 
-    /// Waits for a session, until the deadline.
+    /// Waits for a session, until the deadline. `writes`: unless the run is [`RunOptions::read_only`].
     ///
     /// # Errors
     /// Permanent ones are returned to the caller of the run at once.
-    fn acquire(&self, deadline: Deadline) -> impl Future<Output = Result<Self::Lent, Error>> + Send;
+    fn acquire(
+        &self,
+        writes: bool,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<Self::Lent, Error>> + Send;
 
     /// Whose outcome checks and whose retry budget are used.
     fn connector(&self) -> &Connector;
@@ -111,9 +124,8 @@ pub trait Sessions: Sync {
 impl Sessions for Connector {
     type Lent = Box<Session>;
 
-    async fn acquire(&self, deadline: Deadline) -> Result<Box<Session>, Error> {
-        let patience = deadline.left(clock::now()).unwrap_or(Duration::MAX);
-        self.connect_within(patience).await.map(Box::new)
+    async fn acquire(&self, writes: bool, deadline: Deadline) -> Result<Box<Session>, Error> {
+        self.connect_to_run(writes, deadline).await.map(Box::new)
     }
 
     fn connector(&self) -> &Connector {
@@ -123,7 +135,12 @@ impl Sessions for Connector {
 
 impl Connector {
     /// Does the work in a transaction of a session of its own, and commits. Transient failures are repeated, unknown
-    /// outcomes are settled, permanent errors are returned; see [`RunOptions`] for the bounds.
+    /// outcomes are settled, permanent errors are returned. At most 10 attempts within 30 s, and within
+    /// any 30 s the connector repeats no more than 3 times or a tenth of its calls: [`RunOptions`] tells of these bounds.
+    ///
+    /// It runs on a host of the role that `target_session_attrs` says. Where nobody said, and over several hosts, that is
+    /// read-write, as with a pool (a plain [`Self::connect`] would take any host, a standby too); with
+    /// [`RunOptions::read_only`] any host will do then.
     ///
     /// The work may run several times: what it does outside the database must bear that. Each time it begins with a fresh
     /// clone of what it captured (so it can be `Clone`: captures by reference are, and `async move` with what can be
@@ -141,7 +158,8 @@ impl Connector {
     /// ```
     ///
     /// # Errors
-    /// The last attempt's. Of class unknown only where the check couldn't settle it; [`Error::token`] then asks later.
+    /// The last attempt's: a permanent one at once, a transient one once attempts, deadline or budget are used up (its message
+    /// says which), one of class unknown where the check couldn't settle it ([`Error::token`] then asks later).
     pub async fn run<T, F>(&self, work: F) -> Result<T, Error>
     where
         F: Clone + AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -152,7 +170,7 @@ impl Connector {
     /// The same with options.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// The last attempt's, as of [`Self::run`].
     pub async fn run_with<T, F>(&self, options: &RunOptions, work: F) -> Result<T, Error>
     where
         F: Clone + AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -161,10 +179,10 @@ impl Connector {
     }
 
     /// Does the work once and never repeats it. An unknown outcome is settled all the same: then it is success, or an error
-    /// of class transient that says that nothing was committed.
+    /// of class transient that says that nothing was committed. On which host, [`Self::run`] says.
     ///
     /// # Errors
-    /// The attempt's.
+    /// The attempt's; of class unknown only where the check couldn't settle it.
     pub async fn run_once<T, F>(&self, options: &RunOptions, work: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -302,13 +320,19 @@ impl<'a> Call<'a> {
         let asked = error.retry_after().filter(|_| error.code() == Code::Overloaded);
         let until = clock::now() + retry::pause(self.made, asked, settling.chance());
         if self.deadline.passed(until) {
-            return Err(error.noting(format_args!("no time for another attempt after {}", self.made)));
+            let (whole, next) = (rounded(self.options.deadline), self.made + 1);
+            return Err(
+                error.noting(format_args!("the run's deadline of {whole} leaves no time for attempt {next}"))
+            );
         }
         let free = std::mem::take(&mut self.ours) || retry::is_collision(error.sqlstate());
         if !free && !settling.repeat() {
             return Err(error.noting(format_args!(
-                "not repeated, for the repeats of this connector are a tenth of its calls already (attempt {})",
-                self.made
+                "not repeated (attempt {}): within {} s this connector may repeat {} times or a tenth of its calls, \
+                 whichever is more, and has done so",
+                self.made,
+                retry::WINDOW.as_secs(),
+                retry::LEAST
             )));
         }
         tracing::debug!(target: "pgfollow", attempt = self.made, %error, "run: again");
@@ -360,6 +384,9 @@ impl<'a> Call<'a> {
         // Nothing but a question was asked.
         let known = read.map_err(|e| e.with_class(Class::Transient))?;
         session.ability = Some(known);
+        if known.is_some_and(|a| a.lacks_table()) {
+            self.connector.settling().no_table();
+        }
         Ok(known)
     }
 
@@ -396,7 +423,7 @@ where
     F: AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,
 {
     call.made += 1;
-    let mut lent = source.acquire(call.deadline).await?;
+    let mut lent = source.acquire(!call.options.read_only, call.deadline).await?;
     let session: &mut Session = &mut lent;
     let ability = call.ability(session).await?;
     let why = session.why();

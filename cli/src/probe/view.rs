@@ -138,10 +138,19 @@ impl View {
         (l.in_recovery == Some(true)).then_some(head.saturating_sub(l.position?))
     }
 
+    /// Nobody knows what a host is that couldn't be asked.
+    fn none_writable(&self) -> &'static str {
+        match self.live().count() {
+            0 => "no host could be asked: whether one is writable is not known",
+            n if n < self.found.len() => "no host is writable now, of those that could be asked",
+            _ => "no host is writable now",
+        }
+    }
+
     fn dangers(&self, config: &Config) -> Vec<String> {
         let mut all = Vec::new();
         match self.writable() {
-            0 => all.push("no host is writable now".to_owned()),
+            0 => all.push(self.none_writable().to_owned()),
             1 => {}
             n => all.push(format!(
                 "{n} servers are writable at the same time: a split brain, or two clusters in one list"
@@ -320,6 +329,18 @@ mod tests {
 
     fn view(found: Vec<Found>) -> View {
         View::new(&Config::parse("host=n0,n1 user=app target_session_attrs=read-write").unwrap(), found)
+    }
+
+    #[test]
+    fn hosts_that_could_not_be_asked_are_not_called_read_only() {
+        let refused = |spec| Found { result: Err(Trouble::default()), ..found(spec, 7, 1, true) };
+        for (seen, says) in [
+            (vec![refused(0), refused(1)], "no host could be asked: whether one is writable is not known"),
+            (vec![found(0, 7, 1, true), refused(1)], "no host is writable now, of those that could be asked"),
+            (vec![found(0, 7, 1, true), found(1, 7, 1, true)], "no host is writable now"),
+        ] {
+            assert_eq!(view(seen).hazards[0], says);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::hosts::{check_for_stray_at_signs, hosts};
+use super::ranges;
 use super::reader::{Values, invalid};
 use super::security::{refuse, require_auth, tls};
 use super::values::{address, words};
@@ -26,6 +27,7 @@ pub(super) fn build(
     env: &Environment,
     tuning: Tuning,
     mut warnings: Vec<String>,
+    for_work: bool,
 ) -> Result<Config, Error> {
     strengthen_sslmode(&mut settings);
     check_for_stray_at_signs(&Values(&settings))?;
@@ -82,17 +84,17 @@ pub(super) fn build(
         resolver: v.keyword("resolver", ResolverKind::from_keyword, ResolverKind::VALUES)?,
         dns_servers,
         monitor: v.keyword("monitor", MonitorMode::from_keyword, MonitorMode::VALUES)?,
-        probe_interval: v.duration("probe_interval", MS * 10, HOUR)?,
-        suspect_after: v.duration("suspect_after", MS * 10, HOUR)?,
+        probe_interval: v.duration("probe_interval", MS * 10..=HOUR)?,
+        suspect_after: v.duration("suspect_after", MS * 10..=HOUR)?,
         on_new_cluster: v.keyword("on_new_cluster", OnNewCluster::from_keyword, OnNewCluster::VALUES)?,
         endpoint: v.keyword("endpoint", Endpoint::from_keyword, Endpoint::VALUES)?,
         never_primary: words(v.text("never_primary")).map(str::to_owned).collect(),
         max_connect_rate: rate(&v)?,
-        pool_max_conns: v.count("pool_max_conns", 1)?,
-        pool_min_conns: v.count("pool_min_conns", 0)?,
-        pool_acquire_timeout: v.duration("pool_acquire_timeout", MS, HOUR)?,
-        pool_max_conn_lifetime: v.duration("pool_max_conn_lifetime", MS * 1000, HOUR * 24 * 365)?,
-        pool_validate_after: v.duration("pool_validate_after", Duration::ZERO, HOUR)?,
+        pool_max_conns: v.count("pool_max_conns", &ranges::POOL_MAX_CONNS)?,
+        pool_min_conns: v.count("pool_min_conns", &ranges::POOL_MIN_CONNS)?,
+        pool_acquire_timeout: v.duration("pool_acquire_timeout", ranges::POOL_ACQUIRE_TIMEOUT)?,
+        pool_max_conn_lifetime: v.duration("pool_max_conn_lifetime", ranges::POOL_MAX_CONN_LIFETIME)?,
+        pool_validate_after: v.duration("pool_validate_after", ranges::POOL_VALIDATE_AFTER)?,
         tuning,
         local_socket_dir: env.socket_dir().to_owned(),
         warnings,
@@ -111,7 +113,7 @@ pub(super) fn build(
     }
     record_default_files(&mut settings, &config.tls, env);
     let mut config = Config { settings, ..config };
-    config.note_hazards();
+    config.note_hazards(for_work);
     Ok(config)
 }
 
@@ -119,7 +121,7 @@ const MS: Duration = Duration::from_millis(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 impl Config {
-    fn note_hazards(&mut self) {
+    fn note_hazards(&mut self, for_work: bool) {
         let v = Values(&self.settings);
         let mut notes = Vec::new();
         if v.0.get("sslcompression").is_some_and(|c| c.starts_with('1')) {
@@ -140,10 +142,10 @@ impl Config {
                     .to_owned(),
             );
         }
-        if self.hosts.len() > 1 && self.target_session_attrs.is_none() {
+        if self.hosts.len() > 1 && self.target_session_attrs.is_none() && !for_work {
             notes.push(
-                "target_session_attrs isn't set: for connect any of the hosts will do, a standby too (a pool takes \
-                 read-write); a service that writes wants target_session_attrs=read-write"
+                "target_session_attrs isn't set: for connect any of the hosts will do, a standby too (pools and \
+                 run take read-write); a service that writes wants target_session_attrs=read-write"
                     .to_owned(),
             );
         }

@@ -24,6 +24,7 @@ pub struct ConfigBuilder {
     set: Vec<(String, String)>,
     tuning: Tuning,
     environment: Option<Environment>,
+    for_work: bool,
 }
 
 impl ConfigBuilder {
@@ -55,6 +56,13 @@ impl ConfigBuilder {
         self
     }
 
+    /// It is a pool's alone: what hosts a plain connect would take is no hazard then.
+    #[must_use]
+    pub(crate) fn for_work(mut self) -> Self {
+        self.for_work = true;
+        self
+    }
+
     /// Reads all layers and checks everything.
     ///
     /// # Errors
@@ -80,7 +88,7 @@ impl ConfigBuilder {
         }
         let mut warnings = Vec::new();
         settings.add_layers(&env, &mut warnings)?;
-        let config = build(settings, &env, self.tuning, warnings)?;
+        let config = build(settings, &env, self.tuning, warnings, self.for_work)?;
         for warning in &config.warnings {
             tracing::warn!(target: "pgfollow::config", "{warning}");
         }

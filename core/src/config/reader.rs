@@ -1,6 +1,7 @@
 //! One option at a time: its text, its type, and the message where it doesn't fit. Knows no option by name.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::find;
@@ -80,7 +81,11 @@ impl Values<'_> {
         }
     }
 
-    pub(super) fn duration(&self, name: &str, least: Duration, most: Duration) -> Result<Duration, Error> {
+    pub(super) fn duration(
+        &self,
+        name: &str,
+        permitted: RangeInclusive<Duration>,
+    ) -> Result<Duration, Error> {
         let range = find(name).map_or("", |r| r.values);
         let value = durations(self.text(name)).ok_or_else(|| {
             self.bad(
@@ -88,17 +93,17 @@ impl Values<'_> {
                 format_args!("write a whole number and its unit, such as 250ms, 5s or 2min ({range})"),
             )
         })?;
-        if value < least || value > most {
+        if !permitted.contains(&value) {
             return Err(self.bad(name, format_args!("it must be {range}")));
         }
         Ok(value)
     }
 
-    pub(super) fn count(&self, name: &str, least: i32) -> Result<usize, Error> {
+    pub(super) fn count(&self, name: &str, permitted: &RangeInclusive<usize>) -> Result<usize, Error> {
         let range = find(name).map_or("", |r| r.values);
-        match integer(self.text(name)).filter(|n| (least..=100_000).contains(n)) {
-            Some(n) => Ok(usize::try_from(n).unwrap_or_default()),
-            None => Err(self.bad(name, format_args!("it must be a whole number, {range}"))),
-        }
+        integer(self.text(name))
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|n| permitted.contains(n))
+            .ok_or_else(|| self.bad(name, format_args!("it must be a whole number, {range}")))
     }
 }

@@ -323,7 +323,7 @@ pub static OPTIONS: &[OptionRow] = &[
         Some("PGTARGETSESSIONATTRS"),
         Some("any"),
         "any, read-write, read-only, primary, standby, prefer-standby",
-        "Which role is wanted. Where it isn't given, pools over several hosts take read-write and say so.",
+        "Which role is wanted. Where it isn't given, pools and `run` over several hosts take read-write.",
     ),
     libpq(
         "load_balance_hosts",

@@ -11,11 +11,11 @@ use crate::clock::Moment;
 use crate::error::SqlState;
 
 /// "Recent" is this long: longer than most failovers, so that the calls before one pay for the repeats after it.
-const WINDOW: Duration = Duration::from_secs(30);
+pub const WINDOW: Duration = Duration::from_secs(30);
 /// Counts are kept by the second.
 const SLOT: Duration = Duration::from_secs(1);
 /// Repeats that are always allowed within the window.
-const LEAST: u32 = 3;
+pub const LEAST: u32 = 3;
 /// One repeat for so many calls.
 const CALLS_PER_REPEAT: u32 = 10;
 /// The first pause, before jitter. A new session is waited for elsewhere; this only parts those that collided.

@@ -89,10 +89,12 @@ pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect:
                     let_go(&before);
                 }
                 drop(probes);
+                m.untroubled(host);
                 m.feed(Input::ProbeConnected { host, row, rtt });
             }
             Err(failed) => {
                 lock(&m.probes).dials.remove(&host);
+                m.troubled(host, &failed);
                 let kind = ConnectKind::of(&failed).unwrap_or(ConnectKind::Other);
                 m.feed(Input::ProbeConnectFailed { host, kind });
             }

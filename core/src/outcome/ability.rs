@@ -183,6 +183,11 @@ impl Ability {
         }
     }
 
+    /// Whether the login finds no token table, where one would be used.
+    pub(crate) fn lacks_table(&self) -> bool {
+        self.table.is_none() && !self.standby
+    }
+
     pub(super) fn here(&self) -> Here {
         Here {
             system: self.system,

@@ -106,14 +106,15 @@ async fn open(mut place: Place, connector: crate::Connector, attrs: crate::Sessi
     let watch = Weak::clone(&place.shared);
     let mut failed = |e: &Error| {
         if let Some(s) = watch.upgrade() {
-            lock(&s.state).last_failure = Some(e.copy());
+            lock(&s.state).note_failure(e.copy());
         }
     };
     let result = Box::pin(connector.connect_told(attrs, patience, &mut failed)).await;
     let (Some(s), Some(slot)) = (place.shared.upgrade(), place.slot.take()) else { return };
     match result {
         Ok(session) => s.opened(slot, session),
-        Err(e) => s.not_opened(slot, Some(e)),
+        // Whose time is over is told by the caller's own words.
+        Err(unopened) => s.not_opened(slot, Some(unopened.error)),
     }
     open_wanted(&s);
     s.work.notify_one();
@@ -252,7 +253,7 @@ impl Shared {
                 }
             }
         }
-        state.last_failure = Some(e);
+        state.note_failure(e);
     }
 
     fn settled(&self, held: Box<Held>, back: Back) {

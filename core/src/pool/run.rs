@@ -2,6 +2,7 @@
 
 use super::{Pool, PoolSession};
 use crate::clock::{self, Deadline};
+use crate::connect::Limit;
 use crate::connector::Connector;
 use crate::error::Error;
 use crate::retry::{RunOptions, Sessions, run_once, run_with};
@@ -10,9 +11,12 @@ use crate::session::Transaction;
 impl Sessions for Pool {
     type Lent = PoolSession;
 
-    async fn acquire(&self, deadline: Deadline) -> Result<PoolSession, Error> {
-        let patience = deadline.left(clock::now()).unwrap_or(self.shared.options.acquire_timeout);
-        self.acquire_within(patience).await
+    /// Of the pool's one role, whatever the work does.
+    async fn acquire(&self, _writes: bool, deadline: Deadline) -> Result<PoolSession, Error> {
+        match deadline.left(clock::now()) {
+            Some(left) => self.acquire_until(Limit::of_run(left)).await,
+            None => Self::acquire(self).await,
+        }
     }
 
     fn connector(&self) -> &Connector {
@@ -35,7 +39,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// The last attempt's: a permanent one at once, a transient one once attempts, deadline or budget are used up, one of
+    /// class unknown where the check couldn't settle it ([`Error::token`] asks later).
     pub async fn run<T, F>(&self, work: F) -> Result<T, Error>
     where
         F: Clone + AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -46,7 +51,7 @@ impl Pool {
     /// [`Connector::run_with`] on sessions of the pool.
     ///
     /// # Errors
-    /// As there.
+    /// The last attempt's, as of [`Self::run`].
     pub async fn run_with<T, F>(&self, options: &RunOptions, work: F) -> Result<T, Error>
     where
         F: Clone + AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -57,7 +62,7 @@ impl Pool {
     /// [`Connector::run_once`] on a session of the pool.
     ///
     /// # Errors
-    /// As there.
+    /// The attempt's; of class unknown only where the check couldn't settle it.
     pub async fn run_once<T, F>(&self, options: &RunOptions, work: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Error>,

@@ -73,7 +73,7 @@ impl<'a> Transaction<'a> {
     /// As [`crate::Session::prepare_cached`], with its session's cache. A statement outlives the block.
     ///
     /// # Errors
-    /// As there.
+    /// What the server says to the text, or the loss of the connection: transient, for nothing was executed.
     pub async fn prepare_cached(&self, sql: &str) -> Result<Statement, Error> {
         self.statements.get_or(sql, &self.why, self.inner.prepare(sql)).await
     }

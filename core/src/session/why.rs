@@ -1,7 +1,10 @@
 //! The true error of a session's call: host, stage, what had left, and its class.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio_postgres::types::WrongType;
 
 use super::member::{EndCause, Member};
 use crate::clock::Deadline;
@@ -91,7 +94,11 @@ impl Why {
                 }
                 // Values that don't fit, wrong counts of parameters or rows: the call itself was wrong.
                 None => {
-                    Error::new(Code::WrongCall, Class::Permanent, clean(&e.to_string())).at_stage(Stage::Work)
+                    if never_sent(&e) {
+                        // What the tap saw was the question for the types.
+                        sent = Sent::None;
+                    }
+                    Error::new(Code::WrongCall, Class::Permanent, wrong_words(&e)).at_stage(Stage::Work)
                 }
             },
         };
@@ -258,8 +265,7 @@ impl From<tokio_postgres::Error> for Error {
             return ours.caused_by(Box::new(e));
         }
         if wrong_call(&e) {
-            return Self::new(Code::WrongCall, Class::Permanent, clean(&e.to_string()))
-                .caused_by(Box::new(e));
+            return Self::new(Code::WrongCall, Class::Permanent, wrong_words(&e)).caused_by(Box::new(e));
         }
         let state = e.as_db_error().and_then(|db| SqlState::new(db.code().code()));
         match state {
@@ -286,13 +292,25 @@ impl From<tokio_postgres::Error> for Error {
 /// Whether the driver found the call itself wrong. It doesn't tell its kind of error, only its words; whatever isn't
 /// known by them may have been a lost connection.
 fn wrong_call(e: &tokio_postgres::Error) -> bool {
-    const WORDS: [&str; 5] = [
-        "error serializing parameter",
-        "error deserializing column",
-        "invalid column",
-        "expected ",
-        "query returned an unexpected number of",
-    ];
+    const WORDS: [&str; 3] =
+        ["error deserializing column", "invalid column", "query returned an unexpected number of"];
     let text = e.to_string();
-    e.as_db_error().is_none() && !e.is_closed() && WORDS.iter().any(|w| text.starts_with(w))
+    let ours = || never_sent(e) || WORDS.iter().any(|w| text.starts_with(w));
+    e.as_db_error().is_none() && !e.is_closed() && ours()
+}
+
+/// Whether the driver refused the values that were to be sent: wrong types, or a wrong count of them.
+fn never_sent(e: &tokio_postgres::Error) -> bool {
+    let text = e.to_string();
+    ["error serializing parameter", "expected "].iter().any(|w| text.starts_with(w))
+}
+
+/// The words of a wrong call, with the two types that don't fit. No other cause is told: it may show a value.
+fn wrong_words(e: &tokio_postgres::Error) -> String {
+    let mut words = clean(&e.to_string());
+    if let Some(types) = e.source().and_then(|s| s.downcast_ref::<WrongType>()) {
+        words.push_str(": ");
+        words.push_str(&clean(&types.to_string()));
+    }
+    words
 }

@@ -49,6 +49,12 @@ async fn a_call_that_doesnt_fit_is_never_taken_for_a_lost_connection() {
     }
     let e = s.query_one("SELECT 1 WHERE false", &[]).await.unwrap_err();
     assert_eq!(s.why().diagnose(e).code(), Code::WrongCall);
+    for e in [true, false] {
+        let wrong = s.query_one("SELECT $1::int8", &[&7_i32]).await.unwrap_err();
+        let told = if e { s.why().diagnose(wrong) } else { Error::from(wrong) };
+        assert!(told.to_string().contains("`i32`") && told.to_string().contains("`int8`"), "{told}");
+        assert!(told.sent().is_none_or(|sent| sent == Sent::None), "{told:?}");
+    }
     let told = Error::from(s.simple_query("SELEC 1").await.unwrap_err());
     assert!(told.message().contains("syntax error"), "{told}");
 }

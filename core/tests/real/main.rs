@@ -18,6 +18,7 @@ mod pool_hazards;
 mod pool_silence;
 mod report;
 mod run_hazards;
+mod run_role;
 mod runtimes;
 mod standby;
 mod statements;

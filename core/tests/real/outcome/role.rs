@@ -48,7 +48,7 @@ struct One {
 impl Sessions for One {
     type Lent = OwnedMutexGuard<Session>;
 
-    async fn acquire(&self, deadline: Deadline) -> Result<Self::Lent, Error> {
+    async fn acquire(&self, _writes: bool, deadline: Deadline) -> Result<Self::Lent, Error> {
         let waits = deadline.bound(Arc::clone(&self.session).lock_owned()).await;
         waits.map_err(|_| Error::new(Code::DeadlinePassed, Class::Transient, "no session"))
     }
