@@ -6,8 +6,9 @@
 //! the `metrics` facade hears the same under OpenTelemetry's names ([`export`](self)).
 //!
 //! - `data.rs` the report · `text.rs` the same in words · `compose.rs` how it is put together
-//! - `record.rs` what the library tells · `told.rs` which errors `run` kept from its callers · `held.rs` what tells it of an end · `words.rs` what things are called ·
-//!   `book.rs` what is kept of it · `hist.rs` distributions · `export.rs` metrics
+//! - `record.rs` what the library tells · `told.rs` which errors `run` kept from its callers · `held.rs` what tells it of
+//!   an end · `words.rs` what things are called · `book.rs` what is kept of it · `hist.rs` distributions · `export.rs`
+//!   metrics
 
 mod book;
 mod compose;
