@@ -3,6 +3,8 @@
 //! Owns the monitor, the names and the opener. Starts nothing until its first connect or topology call. Decides only
 //! when a connect is tried again: what a connect is, is [`crate::connect`]'s.
 
+mod health;
+
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,22 +38,14 @@ use crate::session::Session;
 use crate::spare::Spares;
 use tokio::sync::broadcast;
 
+pub use health::Health;
+
 /// First pause between two walks of a connect that waits.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 /// Longest pause between two walks: an answer of the topology ends any pause at once.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A plain connect whose turn wouldn't come within this is refused.
 const TURN: Duration = Duration::from_secs(30);
-
-/// Whether writing works now: of the database, not of the process that asks. [`Connector::health`] has what a readiness
-/// probe makes of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// A primary is known and answers.
-    Ready,
-    /// None is, or not lately; the reason, for people. It may name hosts.
-    Degraded(String),
-}
 
 /// Finds the wanted host, and opens sessions there. Cheap to clone; all clones share one monitor.
 ///
@@ -532,55 +526,6 @@ impl Connector {
     /// Everything observable, from now on. A reader that falls 1,024 events behind is told how many it missed.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.inner.monitor.events()
-    }
-
-    /// Whether writing works now, by what the monitor knows: it asks nobody, so a probe may call it as often as it likes.
-    ///
-    /// Don't answer a load balancer's readiness probe by it alone. In a failover every instance of a service is degraded at
-    /// the same moment: if all called themselves unready, the load balancer would have nobody left, and would take its time
-    /// to bring them back when the new primary is there. Readiness is about the process: it stays true once a primary was
-    /// seen (the configuration works), and each request that can't be served meanwhile is refused by itself: 503 with
-    /// [`Error::retry_after`]. `examples/src/axum.rs` is a service that does so.
-    ///
-    /// ```
-    /// use pgfollow::{Connector, Health};
-    /// use std::sync::atomic::{AtomicBool, Ordering};
-    ///
-    /// /// Status and body for `/ready`. `started` is false when the process begins, and kept.
-    /// fn ready(connector: &Connector, started: &AtomicBool) -> (u16, String) {
-    ///     match connector.health() {
-    ///         Health::Ready => {
-    ///             started.store(true, Ordering::Relaxed);
-    ///             (200, "ready".to_owned())
-    ///         }
-    ///         Health::Degraded(why) if started.load(Ordering::Relaxed) => (200, format!("degraded: {why}")),
-    ///         Health::Degraded(why) => (503, why),
-    ///     }
-    /// }
-    /// # let connector = Connector::new("host=db-a,db-b user=app target_session_attrs=read-write")?;
-    /// # assert_eq!(ready(&connector, &AtomicBool::new(false)).0, 503);
-    /// # assert_eq!(ready(&connector, &AtomicBool::new(true)).0, 200);
-    /// # Ok::<(), pgfollow::Error>(())
-    /// ```
-    pub fn health(&self) -> Health {
-        self.start();
-        match self.inner.monitor.primary() {
-            Some((_, true)) => Health::Ready,
-            // Until all hosts have been looked at, nothing is called fresh; but this one has answered a moment ago.
-            Some(_) if !self.inner.monitor.settled() => Health::Ready,
-            Some((c, false)) => Health::Degraded(format!("{c} was primary, but has not answered lately")),
-            None => {
-                let trouble = self.inner.monitor.trouble().or_else(|| {
-                    self.names().into_iter().find_map(|n| Some(format!("{}: {}", n.name, n.error?)))
-                });
-                Health::Degraded(match (self.inner.monitor.knows_none(), trouble) {
-                    (true, None) => "no host has answered yet".to_owned(),
-                    (true, Some(cause)) => format!("no host could be asked: {cause}"),
-                    (false, None) => "no host is known to be primary".to_owned(),
-                    (false, Some(cause)) => format!("no host is known to be primary; {cause}"),
-                })
-            }
-        }
     }
 
     /// When the monitor's task last ran: it runs at least each second.
