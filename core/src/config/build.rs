@@ -4,10 +4,9 @@
 //! `pqConnectOptions2` (`fe-connect.c`).
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::hosts::{check_for_stray_at_signs, hosts};
-use super::ranges;
+use super::ranges::{self, HOUR, MS};
 use super::reader::{Values, invalid};
 use super::security::{refuse, require_auth, tls};
 use super::values::{address, words};
@@ -116,9 +115,6 @@ pub(super) fn build(
     config.note_hazards(for_work);
     Ok(config)
 }
-
-const MS: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3600);
 
 impl Config {
     fn note_hazards(&mut self, for_work: bool) {

@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-const MS: Duration = Duration::from_millis(1);
-const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) const POOL_MAX_CONNS: RangeInclusive<usize> = 1..=100_000;
 pub(crate) const POOL_MIN_CONNS: RangeInclusive<usize> = 0..=100_000;
