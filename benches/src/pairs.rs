@@ -75,6 +75,9 @@ impl Lane for Held<'_> {
     }
 }
 
+/// What most lanes are compared with.
+pub(crate) const PLAIN: &str = "tokio-postgres";
+
 /// tokio-postgres as one uses it without us. It sets TCP_NODELAY on its sockets too.
 pub(crate) async fn plain(url: &str) -> Result<Client, Failed> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
@@ -138,8 +141,8 @@ pub(crate) struct Measured<'a> {
     pub(crate) bench: &'static str,
     pub(crate) server_version: &'a str,
     pub(crate) rounds: Rounds,
-    /// Ours by its name, which the bound is for, then peers.
-    pub(crate) lanes: &'a [(&'static str, &'a Pairs)],
+    /// What was measured, what it is compared with, and both: ours first, which the bound is for, then others.
+    pub(crate) lanes: &'a [(&'static str, &'static str, &'a Pairs)],
     /// Two plain connections.
     pub(crate) noise: &'a Pairs,
 }
@@ -147,29 +150,29 @@ pub(crate) struct Measured<'a> {
 impl Measured<'_> {
     pub(crate) fn report(&self) -> Found {
         let Self { bench, server_version, rounds, lanes, noise } = *self;
-        let (ratio, aa) = (lanes[0].1.ratio(), noise.ratio());
-        let plain = lanes[0].1.micros(rounds, |p| p.0);
+        let (ratio, aa) = (lanes[0].2.ratio(), noise.ratio());
+        let plain = noise.micros(rounds, |p| p.0);
         // A ratio within what two plain connections differ by says nothing, for or against.
         let within_bounds = match ratio.median <= BOUND {
             true => Some(true),
             false => (ratio.median > aa.p90).then_some(false),
         };
         let row = |name: &str, s: Spread, digits: usize| {
-            format!("{name:32}{:>10.digits$}{:>10.digits$}{:>10.digits$}", s.median, s.p10, s.p90)
+            format!("{name:44}{:>10.digits$}{:>10.digits$}{:>10.digits$}", s.median, s.p10, s.p90)
         };
         let mut text = vec![
             format!(
                 "{bench}: prepared {SQL}, PostgreSQL {server_version}, current-thread runtime, {} pairs of blocks of {}",
                 rounds.pairs, rounds.block
             ),
-            format!("{:32}{:>10}{:>10}{:>10}", "", "median", "p10", "p90"),
+            format!("{:44}{:>10}{:>10}{:>10}", "", "median", "p10", "p90"),
             row("tokio-postgres, µs a query", plain, 2),
         ];
         let micros = |pairs: &Pairs| pairs.micros(rounds, |p| p.1);
-        text.extend(lanes.iter().map(|(name, pairs)| row(&format!("{name}, µs a query"), micros(pairs), 2)));
-        let to_plain =
-            |(name, pairs): &(&str, &Pairs)| row(&format!("{name} / tokio-postgres"), pairs.ratio(), 4);
-        text.extend(lanes.iter().map(to_plain));
+        text.extend(
+            lanes.iter().map(|(name, _, pairs)| row(&format!("{name}, µs a query"), micros(pairs), 2)),
+        );
+        text.extend(lanes.iter().map(|(name, to, pairs)| row(&format!("{name} / {to}"), pairs.ratio(), 4)));
         text.push(row("A/A", aa, 4));
         let verdict = match within_bounds {
             Some(true) => "within the bound",
@@ -179,11 +182,11 @@ impl Measured<'_> {
             }
         };
         text.push(format!(
-            "{verdict}: the bound is {BOUND} for {}, and counts above the A/A spread",
-            lanes[0].0
+            "{verdict}: the bound is {BOUND} for {} / {}, and counts above the A/A spread",
+            lanes[0].0, lanes[0].1
         ));
-        let peers = lanes[1..].iter().map(|(name, pairs)| {
-            ((*name).to_owned(), json!({"us": micros(pairs).json(), "ratio": pairs.ratio().json()}))
+        let peers = lanes[1..].iter().map(|(name, to, pairs)| {
+            (format!("{name} / {to}"), json!({"us": micros(pairs).json(), "ratio": pairs.ratio().json()}))
         });
         let json = json!({
             "bench": bench,
@@ -192,7 +195,7 @@ impl Measured<'_> {
             "pairs": rounds.pairs,
             "block": rounds.block,
             "plain_us": plain.json(),
-            "pgfollow_us": micros(lanes[0].1).json(),
+            "pgfollow_us": micros(lanes[0].2).json(),
             "ratio": ratio.json(),
             "aa_ratio": aa.json(),
             "peers": Value::Object(peers.collect::<Map<_, _>>()),

@@ -37,7 +37,7 @@ async fn measure(rounds: Rounds, binaries: &Binaries) -> Result<Found, Failed> {
         bench: "query-cost",
         server_version: cluster.server_version(),
         rounds,
-        lanes: &[("pgfollow", &cost)],
+        lanes: &[("pgfollow", pairs::PLAIN, &cost)],
         noise: &noise,
     };
     Ok(measured.report())

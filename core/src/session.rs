@@ -249,7 +249,7 @@ impl Session {
     /// # Errors
     /// What the server says to the text, or the loss of the connection: transient, for nothing was executed.
     pub async fn prepare_cached(&self, sql: &str) -> Result<Statement, Error> {
-        self.statements.get_or(sql, &self.why(), self.client.prepare(sql)).await
+        self.statements.get_or(sql, &self.why(), || self.client.prepare(sql)).await
     }
 
     /// Forgets the statement of that text, so that [`Self::prepare_cached`] prepares it anew.

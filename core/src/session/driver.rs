@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -183,6 +183,7 @@ async fn drive(
     watcher: &Weak<Monitor>,
 ) {
     let mut parting = None;
+    let calls = Waker::from(Arc::clone(member));
     let mut turn = |cx: &mut Context<'_>| {
         // Before the look, so that an end decided in between rings.
         member.bell.register(cx.waker());
@@ -197,7 +198,7 @@ async fn drive(
             }
         }
         loop {
-            let step = connection.poll_message(cx);
+            let step = connection.poll_message(&mut Context::from_waker(&calls));
             if let Some(news) = member.tap.take_news()
                 && let Some(m) = watcher.upgrade()
             {

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Wake;
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -131,11 +132,12 @@ impl Drop for Pinged<'_> {
     }
 }
 
-/// The driver's turns: how many it began, and the last that it finished. A turn takes up all requests that were made
-/// before it began.
+/// The driver's turns. A turn takes up all requests that were made before it began.
 #[derive(Default)]
 struct Turns {
+    /// How many were begun, times two; plus one if the connection has called for another since the last began.
     begun: AtomicU64,
+    /// The last that was finished.
     finished: AtomicU64,
     waker: AtomicWaker,
 }
@@ -309,7 +311,10 @@ impl Member {
 
     /// The driver begins a turn.
     pub(crate) fn turn_begins(&self) -> u64 {
-        self.turns.begun.fetch_add(1, Ordering::AcqRel) + 1
+        // Only the driver counts; a call for it that comes from here on is for the turn after it.
+        let turn = self.turns.begun.load(Ordering::Relaxed) / 2 + 1;
+        self.turns.begun.swap(turn * 2, Ordering::AcqRel);
+        turn
     }
 
     /// The driver finished it: whatever was asked before it began has been taken up.
@@ -318,13 +323,12 @@ impl Member {
         self.turns.waker.wake();
     }
 
-    /// Sends the driver on a turn. Once [`Self::taken_up`] that mark, the tap knows all that was asked before: also what
-    /// a dropped call left in the driver's queue.
+    /// Once [`Self::taken_up`] that mark, the tap knows all that was asked before: also what a dropped call left in the
+    /// driver's queue. Where nothing called for the driver since its last turn, that is at once.
     pub(crate) fn mark(&self) -> u64 {
-        // A read that also writes: the driver's next turn begins after it, and so after all that came before it here.
-        let mark = self.turns.begun.fetch_add(0, Ordering::AcqRel);
-        self.bell.wake();
-        mark
+        // A request calls for the driver when it is queued, or finds it called already (see `wake_by_ref`).
+        let begun = self.turns.begun.load(Ordering::Acquire);
+        if begun % 2 == 1 { begun / 2 } else { (begun / 2).saturating_sub(1) }
     }
 
     /// Whether the driver has finished a turn that began after the mark.
@@ -377,5 +381,17 @@ impl Member {
             if self.taken_up(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
+    }
+}
+
+/// How the connection calls for its driver: when a request was queued, or the socket has something.
+impl Wake for Member {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.turns.begun.fetch_or(1, Ordering::AcqRel);
+        self.bell.wake();
     }
 }

@@ -17,13 +17,17 @@ const KEPT: usize = 256;
 pub(crate) struct Statements(Mutex<Kept<Statement>>);
 
 impl Statements {
-    /// The statement of that text, prepared by `prepare` where it isn't known.
-    pub(super) async fn get_or(
+    /// The statement of that text, prepared by `prepare` where it isn't known. (What isn't needed isn't even built: such
+    /// a future is large, and to move it here costs more than to find the statement.)
+    pub(super) async fn get_or<F>(
         &self,
         sql: &str,
         why: &Why,
-        prepare: impl Future<Output = Result<Statement, tokio_postgres::Error>>,
-    ) -> Result<Statement, Error> {
+        prepare: impl FnOnce() -> F,
+    ) -> Result<Statement, Error>
+    where
+        F: Future<Output = Result<Statement, tokio_postgres::Error>>,
+    {
         if why.member().tap.take_stale() {
             // Which one isn't said; its siblings on the same tables are as stale.
             let all = std::mem::take(&mut *lock(&self.0));
@@ -32,7 +36,7 @@ impl Statements {
         if let Some(known) = lock(&self.0).get(sql) {
             return Ok(known);
         }
-        let statement = prepare.await.map_err(|e| {
+        let statement = prepare().await.map_err(|e| {
             let e = why.diagnose(e);
             if e.class() == Class::UnknownOutcome { e.with_class(Class::Transient) } else { e }
         })?;

@@ -75,7 +75,7 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// What the server says to the text, or the loss of the connection: transient, for nothing was executed.
     pub async fn prepare_cached(&self, sql: &str) -> Result<Statement, Error> {
-        self.statements.get_or(sql, &self.why, self.inner.prepare(sql)).await
+        self.statements.get_or(sql, &self.why, || self.inner.prepare(sql)).await
     }
 
     /// Explains the errors of this transaction's calls.
