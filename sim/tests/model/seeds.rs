@@ -8,7 +8,7 @@ use std::time::Duration;
 use pgfollow_sim::{Broken, Counts, Marks, Options, Report, Story, run, service};
 
 /// In the default run.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 1000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|v| v.parse().unwrap_or_else(|_| panic!("{name}={v} is no number")))
