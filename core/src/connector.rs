@@ -4,6 +4,7 @@
 //! when a connect is tried again: what a connect is, is [`crate::connect`]'s.
 
 mod health;
+pub(crate) mod locate;
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use crate::decide::topology::{Input, Snapshot};
 use crate::dial::TcpDial;
 use crate::error::{Class, Code, Error, Stage};
 use crate::event::Event;
-use crate::host::{Address, HostId};
+use crate::host::{Address, Candidate, HostId};
 use crate::listener::Listener;
 use crate::lock;
 use crate::lookup::LookUp;
@@ -31,6 +32,7 @@ use crate::monitor::Monitor;
 use crate::net::{Dial, Resolve};
 use crate::open::{Opener, Purpose};
 use crate::outcome::Settling;
+use crate::pace::Turn;
 use crate::pool::{Pool, PoolOptions};
 use crate::report::Report;
 use crate::resolve::Resolver;
@@ -39,6 +41,7 @@ use crate::spare::Spares;
 use tokio::sync::broadcast;
 
 pub use health::Health;
+pub use locate::Target;
 
 /// First pause between two walks of a connect that waits.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -73,6 +76,13 @@ struct Inner {
     /// When the last walk during a search began, and how the last one of all failed.
     last_walk: Mutex<(Option<Moment>, Option<Error>)>,
     settling: Settling,
+}
+
+impl Inner {
+    /// A number that is another one each time.
+    fn seed_next(&self) -> usize {
+        usize::try_from(self.seed.fetch_add(1, Ordering::Relaxed)).unwrap_or(0)
+    }
 }
 
 impl Drop for Inner {
@@ -421,21 +431,9 @@ impl Connector {
                 return Ok(Session::new(connect::Arrived::ahead(opened), Arc::clone(opener)));
             }
         }
-        monitor.pace.admit(deadline.left(clock::now()).unwrap_or(TURN))?;
         let to = known();
         let host = to.as_ref().map(|c| monitor.place(c).0);
-        let asked = clock::now();
-        let turn = deadline.bound(monitor.pace.turn(host, Price::Token)).await;
-        let waited = clock::now() - asked;
-        let turn = turn.map_err(|clock::Elapsed| {
-            monitor.recorder.stage(Stage::Pace, waited);
-            connect::never_began(to.as_ref(), waited)
-        })?;
-        if deadline.left(clock::now()).is_some_and(|left| left < monitor.pace.takes(host)) {
-            turn.done(Ended::NotBegun);
-            monitor.recorder.stage(Stage::Pace, waited);
-            return Err(connect::never_began(to.as_ref(), waited));
-        }
+        let turn = self.turn(to.as_ref(), deadline).await?;
         let options = Options {
             walk: config.host_walk,
             sslmode: config.tls.sslmode,
@@ -456,10 +454,30 @@ impl Connector {
             monitor,
             purpose: Purpose::Caller(attrs),
             seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
-            turn: Mutex::new(Some((turn, waited))),
+            turn: Mutex::new(Some(turn)),
         };
         let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
         Ok(Session::new(arrived, Arc::clone(opener)))
+    }
+
+    /// Waits until a login there may begin, and says how long that took.
+    async fn turn(&self, to: Option<&Candidate>, deadline: Deadline) -> Result<(Turn, Duration), Error> {
+        let monitor = &self.inner.monitor;
+        monitor.pace.admit(deadline.left(clock::now()).unwrap_or(TURN))?;
+        let host = to.map(|c| monitor.place(c).0);
+        let asked = clock::now();
+        let turn = deadline.bound(monitor.pace.turn(host, Price::Token)).await;
+        let waited = clock::now() - asked;
+        let turn = turn.map_err(|clock::Elapsed| {
+            monitor.recorder.stage(Stage::Pace, waited);
+            connect::never_began(to, waited)
+        })?;
+        if deadline.left(clock::now()).is_some_and(|left| left < monitor.pace.takes(host)) {
+            turn.done(Ended::NotBegun);
+            monitor.recorder.stage(Stage::Pace, waited);
+            return Err(connect::never_began(to, waited));
+        }
+        Ok((turn, waited))
     }
 
     fn attrs(&self) -> SessionAttrs {

@@ -9,6 +9,10 @@
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod held;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) mod tcp_info;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use held::is_ours;
 
 use std::io;
 use std::net::SocketAddr;
@@ -74,7 +78,7 @@ fn held(stream: TcpStream) -> (Box<dyn Io>, Hold) {
 }
 
 /// Sets each option by itself, so that one refusal hides no other. `refused` gets libpq's names of those refused.
-fn apply(socket: &SockRef<'_>, o: &SocketOptions, refused: &mut Vec<&'static str>) {
+pub(crate) fn apply(socket: &SockRef<'_>, o: &SocketOptions, refused: &mut Vec<&'static str>) {
     let mut note = |name, result: io::Result<()>| {
         if result.is_err() {
             refused.push(name);
@@ -120,17 +124,17 @@ fn keepalive(socket: &SockRef<'_>, o: &SocketOptions, note: &mut impl FnMut(&'st
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn set_user_timeout(socket: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
+pub(crate) fn set_user_timeout(socket: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(timeout))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn set_user_timeout(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
+pub(crate) fn set_user_timeout(_: &SockRef<'_>, _: Duration) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(not(windows))]
-fn read_back(socket: &SockRef<'_>) -> SocketReport {
+pub(crate) fn read_back(socket: &SockRef<'_>) -> SocketReport {
     SocketReport {
         keepalive: socket.keepalive().unwrap_or(false),
         keepalive_idle_s: socket.tcp_keepalive_time().ok().map(|d| d.as_secs()),
@@ -143,7 +147,7 @@ fn read_back(socket: &SockRef<'_>) -> SocketReport {
 }
 
 #[cfg(windows)]
-fn read_back(socket: &SockRef<'_>) -> SocketReport {
+pub(crate) fn read_back(socket: &SockRef<'_>) -> SocketReport {
     SocketReport {
         keepalive: socket.keepalive().unwrap_or(false),
         keepalive_count: socket.tcp_keepalive_retries().ok(),

@@ -5,6 +5,7 @@
 //! none of them waits. One task ([`watch`]) runs the timers, samples the sessions' taps and looks names up; it is
 //! restarted should it die, and its last run is visible.
 
+mod guards;
 mod probes;
 mod trouble;
 mod watch;
@@ -30,6 +31,7 @@ use crate::decide::topology::{
 use crate::error::{Code, SqlState};
 use crate::event::{Event, EventKind};
 use crate::failure::{Failed, Failure};
+use crate::guard::Guarded;
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::lookup::{self, LookUp};
@@ -62,6 +64,8 @@ pub(crate) struct Monitor {
     promotions: Mutex<Promotions>,
     /// By number, so that those who are ended together are ended in one order.
     members: Mutex<BTreeMap<u64, Arc<Member>>>,
+    /// Foreign drivers' sockets, by their numbers among the members.
+    guards: Mutex<BTreeMap<u64, Arc<Guarded>>>,
     probes: Mutex<Probes>,
     snapshot: ArcSwap<Snapshot>,
     changes: Changes,
@@ -116,6 +120,7 @@ impl Monitor {
             places: Mutex::default(),
             promotions: Mutex::default(),
             members: Mutex::default(),
+            guards: Mutex::default(),
             probes: Mutex::default(),
             snapshot,
             changes: Changes::default(),
@@ -228,6 +233,7 @@ impl Monitor {
                     if let Some(m) = lock(&self.members).get(&member.0) {
                         m.retire();
                     }
+                    self.guard_retired(member);
                 }
                 Action::Search { running } => {
                     self.searching.store(running, Ordering::Relaxed);
@@ -262,6 +268,7 @@ impl Monitor {
                 | Cause::TermAccepted { .. }
                 | Cause::OtherCluster
         );
+        self.clear_guards(host, generation, &verdict, in_flight, replaced);
         for m in self.members_of(host).into_iter().filter(|m| m.generation() < generation) {
             // Whatever becomes of what runs on it: it is not lent again.
             m.retire();

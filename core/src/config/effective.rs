@@ -101,6 +101,12 @@ impl Config {
     /// defaults where libpq's are endless, and none of our own options. It has no password: the tool takes it from
     /// `PGPASSWORD` or the password file.
     pub fn libpq_string(&self) -> String {
+        let pair = |(name, value): (&str, &str)| format!("{name}={}", quote(value));
+        self.libpq_keywords().into_iter().map(pair).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The same as pairs.
+    pub(crate) fn libpq_keywords(&self) -> Vec<(&'static str, &str)> {
         const ALWAYS: [&str; 7] = [
             "user",
             "dbname",
@@ -110,7 +116,7 @@ impl Config {
             "keepalives_count",
             "tcp_user_timeout",
         ];
-        let mut out = Vec::new();
+        let mut out: Vec<(&'static str, &str)> = Vec::new();
         // A service was read already; the tool would take what it says a second time, below PGFOLLOW_HOSTS or not.
         for row in OPTIONS.iter().filter(|r| !r.own && !r.is_secret() && r.name != "service") {
             let value = match self.settings.get(row.name) {
@@ -124,9 +130,9 @@ impl Config {
                 _ => None,
             };
             if let Some(value) = value {
-                out.push(format!("{}={}", row.name, quote(value)));
+                out.push((row.name, value));
             }
         }
-        out.join(" ")
+        out
     }
 }

@@ -4,6 +4,7 @@
 //! option now and then. A second descriptor would keep a dropped connection open and cost every session one more, so
 //! the hold has the number alone, and only for as long as the stream lives.
 
+use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::tcp_info::TcpInfo;
 use crate::lock;
 use crate::net::{Backlog, SocketControl};
 
@@ -24,12 +26,22 @@ pub(super) struct Held {
     number: Arc<Number>,
 }
 
+/// The numbers of all of them in this process: whoever looks for other libraries' sockets must not take them for such.
+static OURS: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
+
+/// Whether a session of ours has that descriptor.
+pub(crate) fn is_ours(raw: RawFd) -> bool {
+    lock(&OURS).contains(&raw)
+}
+
 /// The descriptor's number, until the stream is dropped.
 struct Number(Mutex<Option<RawFd>>);
 
 impl Held {
     pub(super) fn new(stream: TcpStream) -> (Self, Arc<dyn SocketControl>) {
-        let number = Arc::new(Number(Mutex::new(Some(stream.as_raw_fd()))));
+        let raw = stream.as_raw_fd();
+        lock(&OURS).insert(raw);
+        let number = Arc::new(Number(Mutex::new(Some(raw))));
         (Self { stream, number: Arc::clone(&number) }, number)
     }
 }
@@ -37,7 +49,9 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // Before the stream itself goes: the number may be somebody else's the next moment.
-        *lock(&self.number.0) = None;
+        if let Some(raw) = lock(&self.number.0).take() {
+            lock(&OURS).remove(&raw);
+        }
     }
 }
 
@@ -54,7 +68,10 @@ impl Number {
 
 impl SocketControl for Number {
     fn backlog(&self) -> io::Result<Backlog> {
-        self.with(tcp_info)
+        self.with(|fd| {
+            let TcpInfo { unsent, unanswered, .. } = TcpInfo::of(fd)?;
+            Ok(Backlog { unsent, unanswered })
+        })
     }
 
     fn user_timeout(&self) -> io::Result<Option<Duration>> {
@@ -63,37 +80,6 @@ impl SocketControl for Number {
 
     fn set_user_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.with(|fd| SockRef::from(&fd).set_tcp_user_timeout(limit))
-    }
-}
-
-/// The start of the kernel's `struct tcp_info` (`linux/tcp.h`), up to tcpi_notsent_bytes (since Linux 4.6), which the
-/// C library's headers lack.
-#[expect(unsafe_code, reason = "TCP_INFO has no safe interface")]
-fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<Backlog> {
-    const RETRANSMITS: usize = 2;
-    const PROBES: usize = 3;
-    const NOTSENT: usize = 144;
-    let mut info = [0_u8; NOTSENT + 4];
-    let mut len = libc::socklen_t::try_from(info.len()).unwrap_or(0);
-    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, which `info` has.
-    let rc = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if rc != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    match info.last_chunk::<4>() {
-        Some(unsent) if usize::try_from(len).is_ok_and(|n| n == info.len()) => Ok(Backlog {
-            unsent: u32::from_ne_bytes(*unsent),
-            unanswered: info[RETRANSMITS].max(info[PROBES]),
-        }),
-        _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

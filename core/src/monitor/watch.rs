@@ -34,7 +34,7 @@ async fn watch(monitor: Weak<Monitor>) {
         let Some(m) = monitor.upgrade() else { return };
         let names_due = m.look_up.refresh(&m);
         let timer = lock(&m.topology).next_timer().min(names_due);
-        let sampling = !lock(&m.members).is_empty();
+        let sampling = !lock(&m.members).is_empty() || !lock(&m.guards).is_empty();
         let due = if sampling { timer.min(sample_due) } else { timer };
         // The task holds no strong reference while it sleeps, or a connector would never end.
         let wake = Arc::clone(&m.wake);
@@ -65,7 +65,7 @@ async fn watch(monitor: Weak<Monitor>) {
     }
 }
 
-/// Reads every session's tap: which host sent bytes, which call waits too long. Returns the count of calls told.
+/// Reads every session's tap and every guarded socket: which host sent bytes, which call waits too long. Returns the count of calls told.
 fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
     let members: Vec<_> = lock(&m.members).values().cloned().collect();
     let mut seen = std::collections::BTreeMap::new();
@@ -76,6 +76,14 @@ fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
         *newest = last.max(*newest);
         calls += u32::from(member.tap.busy());
     }
+    let guards = m.look_at_guards(now);
+    for (g, look) in &guards {
+        if let Some(heard) = look.heard {
+            let newest = seen.entry(g.host).or_insert(heard);
+            *newest = heard.max(*newest);
+        }
+        calls += u32::from(look.call.is_some());
+    }
     // Life first: a byte on any socket of the host speaks against the suspicion that a blocked call raises.
     for (host, at) in seen {
         if at != Moment::ZERO {
@@ -85,18 +93,17 @@ fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
     for member in &members {
         member.mind_limit(|| lock(&m.topology).answers(member.host, now), now);
     }
+    for (g, _) in &guards {
+        g.mind_limit(lock(&m.topology).answers(g.host, now), now);
+    }
     if (calls == 0) != (calls_told == 0) {
         m.feed(Input::CallsInFlight { count: calls });
     }
-    for member in &members {
-        let Some(call) = member.tap.waiting() else { continue };
-        if now - call.since >= m.config.suspect_after {
-            m.feed(Input::CallBlocked {
-                host: member.host,
-                member: MemberId(member.id),
-                call: call.number,
-                since: call.since,
-            });
+    let natives = members.iter().filter_map(|m| m.tap.waiting().map(|w| (m.host, m.id, w.number, w.since)));
+    let foreign = guards.iter().filter_map(|(g, look)| look.call.map(|c| (g.host, g.id, c.number, c.since)));
+    for (host, id, call, since) in natives.chain(foreign) {
+        if now - since >= m.config.suspect_after {
+            m.feed(Input::CallBlocked { host, member: MemberId(id), call, since });
         }
     }
     calls

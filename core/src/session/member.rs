@@ -171,6 +171,12 @@ impl Drop for Leash {
     }
 }
 
+/// A number for a session or a guarded socket; never used twice.
+pub(crate) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Member {
     pub(crate) fn new(
         host: HostId,
@@ -179,9 +185,8 @@ impl Member {
         tap: Arc<TapState>,
         limit: Option<Limit>,
     ) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: next_number(),
             host,
             candidate,
             generation: AtomicU64::new(generation),

@@ -9,6 +9,7 @@ mod errors;
 mod failover;
 mod failover_cases;
 mod front;
+mod guard;
 mod healthy;
 mod listener;
 mod moving_name;
