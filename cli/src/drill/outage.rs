@@ -18,7 +18,13 @@ pub(crate) fn outages(calls: &[&Call], failovers: &[(u64, u64)]) -> Vec<(u64, u6
     let mut done: Vec<u64> = calls.iter().filter(|c| is_done(c)).map(|c| c.end).collect();
     done.sort_unstable();
     let last = calls.iter().map(|c| c.end).max().unwrap_or(from);
-    let success = |after: u64| done.get(done.partition_point(|end| *end < after)).copied().unwrap_or(last);
+    // What a dying server still did for others before the new one was ready was no return.
+    let returned = |after: u64| {
+        let ready = failovers.iter().filter(|(fault, ready)| *fault <= after && after < *ready);
+        ready.map(|(_, ready)| *ready).max().unwrap_or(after)
+    };
+    let success =
+        |after: u64| done.get(done.partition_point(|end| *end < returned(after))).copied().unwrap_or(last);
     let had = |c: &Call| c.had.unwrap_or(c.end);
     let held_up = |c: &Call| {
         had(c) - c.start >= HELD_UP
@@ -112,6 +118,17 @@ mod tests {
     }
 
     #[test]
+    fn what_the_dying_server_does_after_the_first_error_is_no_return() {
+        let calls = [
+            call(1_000, 1_000, 1_010, false),
+            call(1_000, 1_000, 1_011, true),
+            call(1_020, 1_290, 1_300, true),
+            call(1_020, 1_320, 1_340, true),
+        ];
+        assert_eq!(of(&calls), [(1_000, 1_340)]);
+    }
+
+    #[test]
     fn a_wait_during_the_failover_counts_and_one_after_it_or_a_slow_write_does_not() {
         assert_eq!(of(&[call(1_000, 1_499, 1_500, true)]), []);
         assert_eq!(of(&[call(1_000, 1_010, 1_900, true)]), []);
@@ -131,9 +148,9 @@ mod tests {
         assert_eq!(of(&calls), [(1_000, 4_400)]);
         let calls = [
             call(1_000, 1_000, 1_010, false),
-            call(1_020, 1_020, 1_100, true),
-            call(4_101, 4_101, 4_200, false),
+            call(1_020, 1_020, 1_210, true),
+            call(4_211, 4_211, 4_300, false),
         ];
-        assert_eq!(of(&calls), [(1_000, 1_100), (4_101, 4_200)]);
+        assert_eq!(of(&calls), [(1_000, 1_210), (4_211, 4_300)]);
     }
 }

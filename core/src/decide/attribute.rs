@@ -99,8 +99,10 @@ pub struct Attribution {
     waits: BTreeMap<u64, Wait>,
     /// Writes have been seen by their tags: only they end an outage.
     writes_known: bool,
-    /// A host has taken writes before: who looks for the first one is starting up, and not coming back.
-    had_primary: bool,
+    /// The host that last took writes: who looks for the first one is starting up, and not coming back.
+    primary: Option<HostId>,
+    /// Since when it is another one, until a write succeeds there.
+    moved: Option<Moment>,
     healthy: Duration,
     /// The end of the outage before: no instant belongs to two.
     floor: Moment,
@@ -114,7 +116,8 @@ impl Default for Attribution {
             candidates: 0,
             waits: BTreeMap::new(),
             writes_known: false,
-            had_primary: false,
+            primary: None,
+            moved: None,
             healthy: HEALTHY_LEAST,
             floor: Moment::ZERO,
         }
@@ -147,7 +150,10 @@ impl Attribution {
         match fact {
             Fact::Known { host, named } => self.tracks.host(host, at).named = named,
             Fact::Says { host, says } => {
-                self.had_primary |= says == Says::Accepts;
+                if says == Says::Accepts && self.primary.replace(host).is_some_and(|before| before != host) {
+                    self.moved = Some(at);
+                    self.doubt(at);
+                }
                 if self.tracks.host(host, at).says(says, at) {
                     self.went(host, at);
                 }
@@ -364,6 +370,7 @@ impl Attribution {
         if !write && self.writes_known {
             return;
         }
+        self.moved.take_if(|_| self.primary == Some(host));
         let Some(c) = &mut self.candidate else { return };
         c.first_success.get_or_insert((at, host));
         if at >= c.last_trouble {
@@ -419,7 +426,9 @@ impl Attribution {
     fn doubt(&mut self, now: Moment) {
         // Without anything that speaks against a host, a slow connect is a slow connect.
         let Some(oldest) = self.waits.values().map(|w| w.since).min() else { return };
-        if self.had_primary && self.nobody_accepts(now) {
+        // One that was so quickly succeeded that this process never saw nobody there has moved all the same.
+        let moved = self.moved.is_some_and(|t| now - t < QUIET);
+        if moved || (self.primary.is_some() && self.nobody_accepts(now)) {
             self.waits.values_mut().for_each(|w| w.doubted = true);
             self.candidate(oldest, OutageCause::NotWritableYet);
         }
