@@ -95,6 +95,8 @@ struct Places {
     ids: HashMap<Address, HostId>,
     candidates: Vec<Candidate>,
     healthy: HashMap<HostId, Moment>,
+    /// Those that are servers themselves, with their major versions.
+    proved: HashMap<HostId, u32>,
     troubles: Troubles,
 }
 

@@ -163,6 +163,22 @@ pub(crate) fn setup_sql(direct: bool, server_version: u32) -> Vec<&'static str> 
     SETTINGS.iter().filter(|(since, _)| direct && *since <= server_version).map(|(_, sql)| *sql).collect()
 }
 
+/// The same as startup options (`-c name=value`), for a driver whose session isn't ours to ask. A pooler refuses a login
+/// with options that it doesn't know, and so does a server: only for hosts where a monitor's session could set them.
+pub(crate) fn startup_options(server_version: u32) -> String {
+    let option = |sql: &str| sql.strip_prefix("SET ").map(|s| format!("-c {}", s.replace(" = ", "=")));
+    setup_sql(true, server_version).into_iter().filter_map(option).collect::<Vec<_>>().join(" ")
+}
+
+/// Asks which backend answers: a pooler's clients are told another number at login.
+pub(crate) const BACKEND_SQL: &str = "SELECT pg_catalog.pg_backend_pid()";
+
+/// Reads the answer to [`BACKEND_SQL`].
+pub(crate) fn is_backend(messages: &[SimpleQueryMessage], pid: i32) -> bool {
+    let told = first_row(messages).and_then(|row| row.try_get(0).ok().flatten()?.parse().ok());
+    told == Some(pid)
+}
+
 /// The major version in a `server_version` such as `15.18 (Debian 15.18-0)` or `18beta1`; 0 where there is none.
 pub(crate) fn major(server_version: &str) -> u32 {
     let end = server_version.find(|c: char| !c.is_ascii_digit()).unwrap_or(server_version.len());

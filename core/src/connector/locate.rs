@@ -17,6 +17,7 @@ use crate::guard::{self, Descriptor, Guard, Guarded};
 use crate::host::{Address, Candidate, HostId};
 use crate::lock;
 use crate::pace::Turn;
+use crate::role::startup_options;
 
 /// Where a driver is to dial: one address, for one session. It carries a login's turn ([`crate::config`],
 /// `max_connect_rate`), which [`Connector::guard`] gives back, else `connect_timeout`, or the last clone's end.
@@ -40,6 +41,8 @@ struct Place {
     timeline: Option<u32>,
     /// It is to be written to.
     writes: bool,
+    /// Its major version, if it is known to be a server itself.
+    proved: Option<u32>,
 }
 
 impl std::fmt::Debug for Target {
@@ -86,7 +89,8 @@ impl Target {
     }
 
     /// The keywords for libpq that lead there (`PQconnectdbParams`): host and hostaddr, so that `verify-full` stays right,
-    /// and whatever else the connection string has that libpq knows, the password of this host included.
+    /// and whatever else the connection string has that libpq knows, the password of this host included. Where the host is
+    /// known to be a server itself, `options` make it drop an orphaned session within seconds.
     pub fn keywords(&self) -> Vec<(String, String)> {
         let candidate = &self.place.candidate;
         let mut out: Vec<(String, String)> = Vec::new();
@@ -109,8 +113,14 @@ impl Target {
             // What became of the host since it was chosen the server says at login.
             put("target_session_attrs", SessionAttrs::ReadWrite.keyword().to_owned());
         }
-        const OURS: [&str; 6] =
-            ["host", "hostaddr", "port", "passfile", "target_session_attrs", "load_balance_hosts"];
+        let ours = self.place.proved.map(startup_options);
+        // What the string says itself comes behind, and so wins.
+        let options = ours.into_iter().chain(self.config.options.clone()).collect::<Vec<_>>().join(" ");
+        if !options.is_empty() {
+            put("options", options);
+        }
+        const OURS: [&str; 7] =
+            ["host", "hostaddr", "port", "passfile", "target_session_attrs", "load_balance_hosts", "options"];
         let rest = self.config.libpq_keywords();
         out.extend(
             rest.into_iter().filter(|(k, _)| !OURS.contains(k)).map(|(k, v)| (k.to_owned(), v.to_owned())),
@@ -209,6 +219,7 @@ impl Connector {
             role: seen.role,
             timeline: seen.timeline,
             writes: attrs == SessionAttrs::ReadWrite,
+            proved: monitor.proved_version(host),
         })
     }
 

@@ -40,6 +40,18 @@ impl Monitor {
         Some((id, self.candidate(id)?))
     }
 
+    /// It is a server itself, of that major version, and takes all of the settings that its sessions get.
+    pub(super) fn proved(&self, host: HostId, version: u32) {
+        lock(&self.places).proved.insert(host, version);
+    }
+
+    /// The version, if so much is known of that host.
+    pub(crate) fn proved_version(&self, host: HostId) -> Option<u32> {
+        let version = *lock(&self.places).proved.get(&host)?;
+        let indirect = self.snapshot().host(host).is_some_and(|h| h.indirect);
+        (!indirect).then_some(version)
+    }
+
     /// A turn to log in that nobody gives back within that time ends by itself.
     pub(crate) fn expire(&self, ticket: Ticket, length: Duration) {
         self.spawn(async move {

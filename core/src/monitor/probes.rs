@@ -82,15 +82,17 @@ pub(super) fn dial(monitor: &Arc<Monitor>, host: HostId, to: Candidate, connect:
     let task = monitor.spawn(async move {
         match opened(&m, host, &to, connect, login).await {
             Ok((session, row, rtt)) => {
-                let mut probes = lock(&m.probes);
-                probes.dials.remove(&host);
                 let new = Arc::new(Probe { opened: session, row: Mutex::new(row) });
-                if let Some(before) = probes.sessions.insert(host, new) {
-                    let_go(&before);
+                {
+                    let mut probes = lock(&m.probes);
+                    probes.dials.remove(&host);
+                    if let Some(before) = probes.sessions.insert(host, Arc::clone(&new)) {
+                        let_go(&before);
+                    }
                 }
-                drop(probes);
                 m.untroubled(host);
                 m.feed(Input::ProbeConnected { host, row, rtt });
+                prove(&m, host, &new).await;
             }
             Err(failed) => {
                 lock(&m.probes).dials.remove(&host);
@@ -182,6 +184,22 @@ pub(super) fn ask(monitor: &Arc<Monitor>, host: HostId) {
             }
         }
     });
+}
+
+/// Finds out, once for a host, whether drivers may be given startup options for it.
+async fn prove(m: &Monitor, host: HostId, probe: &Probe) {
+    if m.config.endpoint != Endpoint::Direct || m.proved_version(host).is_some() {
+        return;
+    }
+    let Opened { client, member, .. } = &probe.opened;
+    let version = member.tap.parameter("server_version").map_or(0, |v| role::major(&v));
+    let Some((pid, _)) = member.tap.key() else { return };
+    let Ok(answer) = client.simple_query(role::BACKEND_SQL).await else { return };
+    // Not before that is known: behind a pooler the settings would stay on a connection that others use next.
+    let settings = role::setup_sql(true, version).join("; ");
+    if role::is_backend(&answer, pid) && client.simple_query(&settings).await.is_ok() {
+        m.proved(host, version);
+    }
 }
 
 /// Counts a host's sessions now and then: what the database's own team sees of this service.

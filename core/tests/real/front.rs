@@ -96,6 +96,9 @@ async fn behind_pgbouncer(mode: PoolMode) {
             left_alone(&connector, &session, &mut events).await;
         }
         other.batch_execute("SELECT 1").await.expect("the other session works too");
+        let target = connector.locate(PATIENCE).await.expect("a foreign driver is sent there");
+        let options = target.keywords().into_iter().find(|(key, _)| key == "options");
+        assert_eq!(options, None, "PgBouncer refuses a login with options that it doesn't know");
     }
 }
 

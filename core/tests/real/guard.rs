@@ -23,6 +23,7 @@ async fn dial(target: &Target) -> (Client, i32) {
             "user" => drop(config.user(&value)),
             "password" => drop(config.password(&value)),
             "dbname" => drop(config.dbname(&value)),
+            "options" => drop(config.options(&value)),
             "hostaddr" => to = Some(value),
             _ => {}
         }
@@ -56,6 +57,10 @@ async fn a_foreign_call_on_a_frozen_primary_ends_with_the_promotion_and_the_next
     assert_eq!(target.timeline(), Some(1));
     client.batch_execute("CREATE TABLE t (n int)").await.unwrap();
     let (idle, idle_guard, _) = guarded(&connector).await;
+    let (third, _, _) = guarded(&connector).await;
+    let checks = third.query_one("SHOW client_connection_check_interval", &[]).await.unwrap();
+    assert_eq!(checks.get::<_, &str>(0), "500ms", "a direct host: its sessions get startup options");
+    drop(third);
     // No session of the service itself says anything here: the monitor, and the counters of foreign sockets, do.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let prober = Prober::start(&cluster, 1).await.unwrap();
