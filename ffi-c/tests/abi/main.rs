@@ -2,6 +2,7 @@
 
 mod build;
 mod conninfo;
+mod installed;
 mod memory;
 mod programs;
 mod symbols;
