@@ -1,11 +1,11 @@
 # Every step of CI is a target here; `.ci/run` calls them. JOBS, RUNS, SEEDS and FAILOVERS may be set.
-.PHONY: check test proof fmt clippy doc deny gen-check bench drill setup
+.PHONY: check test proof fmt clippy doc deny gen gen-check bench drill setup install
 
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 # All that must hold before a commit lands.
-check: fmt clippy doc deny
+check: fmt clippy doc deny gen-check
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -20,6 +20,18 @@ doc:
 deny:
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
 	$(CARGO) deny check bans licenses sources
+
+# The C header, made from ffi-c/src.
+gen:
+	@CARGO="$(CARGO)" ffi-c/header.sh
+
+gen-check:
+	@CARGO="$(CARGO)" ffi-c/header.sh --check
+
+# The C library: header, libpgfollow.so and .a, pkg-config and CMake files. PREFIX (/usr/local) and DESTDIR may be set.
+install:
+	$(CARGO) build --release -p pgfollow-c
+	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" ffi-c/install.sh target/release
 
 # Installs what the tests need (apt only as root), runs rings 1 to 4, and says what was skipped.
 test: setup

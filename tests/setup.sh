@@ -8,6 +8,11 @@ need=()
 [ -e /usr/lib/x86_64-linux-gnu/libpq.so.5 ] || need+=(libpq5)
 [ -x /usr/sbin/pgbouncer ] || need+=(pgbouncer)
 command -v openssl >/dev/null || need+=(openssl)
+# The C interface's tests.
+command -v gcc >/dev/null && command -v g++ >/dev/null || need+=(build-essential)
+for tool in clang cmake pkg-config valgrind; do
+  command -v "$tool" >/dev/null || need+=("$tool")
+done
 [ ${#need[@]} -gt 0 ] || exit 0
 without() {
   echo "tests/setup.sh: not installed: ${need[*]} ($1); the tests that use them are skipped" >&2

@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use pgfollow::config::{ChannelBinding, SslMode};
-use pgfollow::decide::place::{self, Place};
-use pgfollow::{Config, Connector, HostSpec, Origin};
+use pgfollow::{Config, Origin};
 
 use crate::output::{self, DIM};
 
@@ -34,7 +32,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(config) => config,
         Err(e) => return output::unusable(&e),
     };
-    for doubt in doubts(&config) {
+    for doubt in config.doubts() {
         tracing::warn!("{doubt}");
         config.warnings.push(doubt);
     }
@@ -45,35 +43,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return output::print(format_args!("{:#}", config.to_json()));
     }
     output::print(text(&config))
-}
-
-/// What the string may say and no connect can do. libpq looks at each of these when a host's turn comes, so the string
-/// itself is in order.
-fn doubts(config: &Config) -> Vec<String> {
-    let mut all = Vec::new();
-    for spec in &config.hosts {
-        match place::of(spec, &config.local_socket_dir) {
-            Place::Bad(why) => all.push(format!("{}: a connect fails: {why}", spec.label())),
-            Place::Name(name, _) if name.contains('=') => all.push(format!(
-                "the host {name:?}: is the value of host empty? What follows was taken for it: write the name, or host='' \
-                 where none is meant"
-            )),
-            Place::Known(_) | Place::Name(..) => {}
-        }
-    }
-    let tcp = config.hosts.iter().any(|h| matches!(h, HostSpec::Tcp { .. }));
-    if tcp && config.channel_binding == ChannelBinding::Require && config.tls.sslmode == SslMode::Disable {
-        all.push(
-            "channel_binding=require: a connect fails with sslmode=disable, for there is nothing to bind to without TLS: \
-             use sslmode=require or stronger"
-                .to_owned(),
-        );
-    }
-    // It reads the files, and starts nothing before it is asked.
-    if let Err(e) = Connector::from_config(config.clone()) {
-        all.push(format!("a connect fails: {}", e.message()));
-    }
-    all
 }
 
 fn text(config: &Config) -> String {

@@ -88,10 +88,9 @@ fn connected(s: &Session, ms: f64) -> Value {
 
 /// The error as `connect --json` and others print it.
 pub(crate) fn failed(e: &Error) -> Value {
-    json!({
-        "ok": false, "class": e.class(), "code": e.code(), "sqlstate": e.sqlstate(), "stage": e.stage(),
-        "message": output::worded(e.message()), "attempts": e.attempts(),
-    })
+    let mut whole = e.to_json();
+    whole["message"] = output::worded(e.message()).into();
+    whole
 }
 
 fn told(s: &Session, ms: f64) -> String {

@@ -5,6 +5,7 @@
 
 mod build;
 mod builder;
+mod doubts;
 mod effective;
 mod hosts;
 pub(crate) mod ranges;

@@ -3,6 +3,8 @@
 //! The class is computed once (in [`crate::decide`]) and carried; nobody downstream decides it again. Messages are
 //! safe to log: no password, no query text, and the server's own words are cleaned before they come in here.
 
+mod json;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -82,6 +82,8 @@ pub mod outcome;
 pub mod report;
 pub mod resolve;
 pub mod retry;
+#[cfg(feature = "blocking")]
+pub mod runtime;
 pub mod sqlstate;
 
 pub use clock::{Deadline, Moment};

@@ -1,0 +1,9 @@
+//! The library as C sees it: programs under `tests/c/`, built by several compilers and run.
+
+mod build;
+mod conninfo;
+mod installed;
+mod memory;
+mod programs;
+mod symbols;
+mod tables;
