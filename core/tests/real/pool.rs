@@ -90,6 +90,31 @@ async fn a_caller_never_lands_in_what_another_one_dropped() {
     }
 }
 
+/// What another thread's drop of a statement sends at the same time must not hide a dropped call from the pool.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_dropped_begin_is_settled_also_while_another_thread_drops_statements() {
+    let Some(cluster) = cluster(0).await else { return };
+    let pool = pool(&cluster, 1);
+    for round in 0..1_500 {
+        let s = pool.acquire_within(ENOUGH).await.unwrap();
+        let statement = s.prepare("SELECT 1").await.unwrap();
+        let other = tokio::spawn(async move { drop(statement) });
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(futures_util::poll!(std::pin::pin!(s.simple_query("BEGIN ISOLATION LEVEL SERIALIZABLE"))));
+        drop(s);
+        let s = pool.acquire_within(ENOUGH).await.unwrap();
+        let level = s.query_one("SELECT current_setting('transaction_isolation')", &[]).await.unwrap();
+        assert_eq!(
+            level.get::<_, &str>(0),
+            "read committed",
+            "round {round}: inside a stranger's transaction"
+        );
+        other.await.unwrap();
+    }
+}
+
 /// po-h04: permits and sockets are lost where a time-out and a success meet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_impatient_callers_cost_no_place_and_no_session() {
