@@ -303,7 +303,7 @@ impl Shared {
             if held.bare || member.tap.inside() {
                 return self.settle(held);
             }
-            held.mark = Some(member.mark());
+            held.mark = Some(member.mark(held.session.asks_alone()));
         }
         let now = clock::now();
         let back =

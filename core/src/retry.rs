@@ -503,7 +503,7 @@ async fn refused(why: &Why, ends: u64, error: Error, deadline: Deadline) -> Erro
     let member = why.member();
     // What it asked and didn't wait for may not have reached the driver yet. A deadline that passes here leaves the
     // question below its doubt.
-    let mark = member.mark();
+    let mark = member.mark(false);
     let seen = member.taken_up(mark) || deadline.bound(member.take_up(mark)).await.is_ok();
     if member.tap.ends() != ends {
         return control(why).noting(format_args!("it returned: {error}"));

@@ -252,6 +252,12 @@ impl Session {
         self.statements.get_or(sql, &self.why(), || self.client.prepare(sql)).await
     }
 
+    /// Whether nobody but its owner can ask anything of it: the statements that it was asked to name are all at hand here,
+    /// so no last handle of one is dropped elsewhere.
+    pub(crate) fn asks_alone(&self) -> bool {
+        self.statements.account_for(self.member.tap.named())
+    }
+
     /// Forgets the statement of that text, so that [`Self::prepare_cached`] prepares it anew.
     pub fn forget_cached(&self, sql: &str) {
         self.statements.forget(sql);

@@ -159,6 +159,7 @@ impl AsyncWrite for Tap {
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
         self.state.write_ends();
+        self.state.hold_back(result.is_pending());
         result
     }
 
@@ -316,6 +317,7 @@ impl Reader for Outgoing<'_> {
                 // Names longer than what is kept are unknown ones as well.
                 let effects = inner.statements.get(cstr(rest).0);
                 inner.portals.set(portal, effects);
+                inner.named += u64::from(!portal.is_empty());
                 inner.asking(Effects::default());
             }
             b'E' => {
@@ -346,6 +348,7 @@ impl Outgoing<'_> {
             let (name, rest) = cstr(kept);
             let effects = read(inner, cstr(rest).0);
             inner.statements.set(name, effects);
+            inner.named += u64::from(!name.is_empty());
             inner.asking(Effects::default());
         }
     }

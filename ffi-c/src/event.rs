@@ -122,7 +122,7 @@ impl Queue {
     }
 }
 
-fn eventfd() -> Result<File, Error> {
+pub(crate) fn eventfd() -> Result<File, Error> {
     // SAFETY: takes two numbers and gives a descriptor.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {

@@ -329,9 +329,19 @@ impl Member {
     }
 
     /// Once [`Self::taken_up`] that mark, the tap knows all that was asked before: also what a dropped call left in the
-    /// driver's queue. Where nothing called for the driver since its last turn, that is at once.
-    pub(crate) fn mark(&self) -> u64 {
-        // A request calls for the driver when it is queued, or finds it called already (see `wake_by_ref`).
+    /// driver's queue. `alone`: nobody but the session's owner can ask anything of it; where nothing called for the driver
+    /// since its last turn, that is at once then.
+    pub(crate) fn mark(&self, alone: bool) -> u64 {
+        if !alone {
+            // A statement that another thread drops is closed by a request of that thread's. The queue gives its waker to
+            // one of those who ask; who comes behind it finds none, and must not trust that the driver was called yet.
+            // A read that also writes: the driver's next turn begins after it.
+            let begun = self.turns.begun.fetch_add(0, Ordering::AcqRel);
+            self.bell.wake();
+            return begun / 2;
+        }
+        // Whoever asked has called for the driver before he let go (see `wake_by_ref`), or a turn was under way that
+        // looks at the queue once more.
         let begun = self.turns.begun.load(Ordering::Acquire);
         if begun % 2 == 1 { begun / 2 } else { (begun / 2).saturating_sub(1) }
     }

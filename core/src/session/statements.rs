@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_postgres::Statement;
 
@@ -14,7 +15,11 @@ const KEPT: usize = 256;
 
 /// The cache: statements by their text.
 #[derive(Default)]
-pub(crate) struct Statements(Mutex<Kept<Statement>>);
+pub(crate) struct Statements {
+    kept: Mutex<Kept<Statement>>,
+    /// How many were prepared here, as long as none has left the cache.
+    prepared: AtomicU64,
+}
 
 impl Statements {
     /// The statement of that text, prepared by `prepare` where it isn't known. (What isn't needed isn't even built: such
@@ -30,10 +35,11 @@ impl Statements {
     {
         if why.member().tap.take_stale() {
             // Which one isn't said; its siblings on the same tables are as stale.
-            let all = std::mem::take(&mut *lock(&self.0));
+            let all = std::mem::take(&mut *lock(&self.kept));
+            self.stray();
             drop(all);
         }
-        if let Some(known) = lock(&self.0).get(sql) {
+        if let Some(known) = lock(&self.kept).get(sql) {
             return Ok(known);
         }
         let statement = prepare().await.map_err(|e| {
@@ -41,15 +47,31 @@ impl Statements {
             if e.class() == Class::UnknownOutcome { e.with_class(Class::Transient) } else { e }
         })?;
         // The last handle of a statement closes it on the server: not under the lock.
-        let evicted = lock(&self.0).put(sql, statement.clone());
+        let evicted = lock(&self.kept).put(sql, statement.clone());
+        self.prepared.fetch_add(1, Ordering::Relaxed);
+        if evicted.is_some() {
+            self.stray();
+        }
         drop(evicted);
         Ok(statement)
     }
 
     /// Forgets the statement of that text.
     pub(super) fn forget(&self, sql: &str) {
-        let forgotten = lock(&self.0).by_text.remove(sql);
+        let forgotten = lock(&self.kept).by_text.remove(sql);
+        self.stray();
         drop(forgotten);
+    }
+
+    /// A caller may have the last handle of one.
+    fn stray(&self) {
+        // However many are prepared from here on, it stays below the number of all.
+        self.prepared.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether these are all of the statements that the session was asked to name, so many.
+    pub(super) fn account_for(&self, named: u64) -> bool {
+        self.prepared.load(Ordering::Relaxed) == named
     }
 }
 

@@ -61,6 +61,7 @@ pub(crate) struct TapState {
     /// An answer was read, and tokio-postgres hasn't come back for more: perhaps the caller hasn't got it.
     undelivered: AtomicBool,
     /// Bytes are being handed to the socket just now.
+    held_back: AtomicBool,
     writing: AtomicBool,
     /// Nothing may leave any more.
     sealed: AtomicBool,
@@ -100,6 +101,8 @@ pub(super) struct Inner {
     read_only_block: bool,
     pub(super) statements: Names,
     pub(super) portals: Names,
+    /// Statements and portals with names that were asked for.
+    pub(super) named: u64,
     tag: Vec<u8>,
     /// How many transaction blocks have ended by a statement.
     ends: u64,
@@ -143,6 +146,7 @@ impl Default for Inner {
             read_only_block: false,
             statements: Names::default(),
             portals: Names::default(),
+            named: 0,
             tag: Vec::new(),
             ends: 0,
             error: None,
@@ -194,6 +198,13 @@ impl TapState {
             self.write_ends();
         }
         open
+    }
+
+    /// The driver has requests in hand that the socket doesn't take now: nothing here knows of them yet.
+    pub(super) fn hold_back(&self, held: bool) {
+        if self.held_back.load(Ordering::Relaxed) != held {
+            self.held_back.store(held, Ordering::Release);
+        }
     }
 
     /// What has left is known.
@@ -252,7 +263,15 @@ impl TapState {
     /// handed on to a caller who may be gone doesn't matter to the next one.)
     pub(crate) fn inside(&self) -> bool {
         let s = lock(&self.inner);
-        !s.out.is_empty() || self.unfinished(&s) || s.status != TxStatus::Idle
+        !s.out.is_empty()
+            || self.unfinished(&s)
+            || s.status != TxStatus::Idle
+            || self.held_back.load(Ordering::Acquire)
+    }
+
+    /// How many statements and portals were given names. Whoever drops one of them closes it, from whatever thread.
+    pub(crate) fn named(&self) -> u64 {
+        lock(&self.inner).named
     }
 
     /// The oldest request that is out, and since when nothing has come for it. While a COPY's data flows the server has

@@ -554,3 +554,20 @@ async fn a_failed_write_left_nothing_unless_tls_may_have_sent_its_first_record()
         assert_eq!(state.busy(), sent != Sent::None);
     }
 }
+
+#[tokio::test]
+async fn a_request_that_the_socket_does_not_take_yet_is_no_rest() {
+    let (near, mut far) = duplex(startup().len());
+    let (mut tap, state) = Tap::new(Box::new(near), rules());
+    tap.write_all(&startup()).await.expect("room");
+    tap.received(&welcome()).expect("fine");
+    assert!(!state.inside());
+    let begin = query("BEGIN");
+    assert!(futures_util::poll!(std::pin::pin!(tap.write(&begin))).is_pending(), "no room");
+    assert!(state.inside() && !state.busy(), "nothing has left, and something is about to");
+    far.read_exact(&mut vec![0; startup().len()]).await.expect("it came");
+    let rest = tap.write(&begin).await.expect("room again");
+    tap.accepted(&begin[rest..]);
+    tap.received(&[tag("BEGIN"), ready(b'I')].concat()).expect("fine");
+    assert!(!state.inside());
+}

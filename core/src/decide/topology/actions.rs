@@ -208,6 +208,17 @@ pub enum Role {
     Standby,
 }
 
+impl fmt::Display for Role {
+    /// As in JSON.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Primary => "primary",
+            Self::PrimaryReadOnly => "primary_read_only",
+            Self::Standby => "standby",
+        })
+    }
+}
+
 /// What happened, for logs, reports and callers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
