@@ -5,5 +5,6 @@ mod conninfo;
 mod installed;
 mod memory;
 mod programs;
+mod servers;
 mod symbols;
 mod tables;
