@@ -3,6 +3,7 @@
 mod build;
 mod conninfo;
 mod installed;
+mod man;
 mod memory;
 mod programs;
 mod servers;

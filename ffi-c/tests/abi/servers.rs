@@ -16,7 +16,7 @@ const ENOUGH: Duration = Duration::from_secs(90);
 #[tokio::test]
 async fn a_c_program_hears_of_the_new_primary_through_the_descriptor() {
     let Some(binaries) = servers().filter(|_| has("gcc")) else { return };
-    let program = compile("watch", ("gcc", "-std=c11"), &["-fsanitize=address", "-pthread"]);
+    let program = compile("watch", ("gcc", "-std=c11"), &["-fsanitize=address"]);
     let cluster = Cluster::start(ClusterOptions::new(binaries)).await.expect("a cluster");
     let mut command = Command::new(program);
     command.arg(format!("{}?target_session_attrs=read-write&monitor=on", cluster.conninfo()));
