@@ -21,9 +21,12 @@ deny:
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
 	$(CARGO) deny check bans licenses sources
 
-# The C header, made from ffi-c/src.
+# C's status numbers from the core's table, the header from ffi-c/src, the man pages from the header.
+abi_test = UPDATE=1 $(CARGO) test --quiet -p pgfollow-c --all-features --test abi
 gen:
+	$(abi_test) a_code_that_the_core_has
 	@CARGO="$(CARGO)" ffi-c/header.sh
+	$(abi_test) man_pages_and_none_is_stale
 
 gen-check:
 	@CARGO="$(CARGO)" ffi-c/header.sh --check

@@ -430,7 +430,8 @@ pgf_status pgf_connector_set(struct pgf_connector *connector,
                              size_t value_len,
                              struct pgf_error **error);
 
-// Ends the watching and frees the connector. A call that another thread is in ends as it would have. NULL is allowed.
+// Ends the watching and frees the connector. A call that another thread is in ends as it would have; one that waits for
+// an event ends at once with PGF_CLOSED. NULL is allowed.
 pgf_status pgf_connector_free(struct pgf_connector *connector);
 
 // What the connection string and the options came to, as `pgfollow config --json` prints it: candidates, options with
@@ -526,14 +527,14 @@ const char *pgf_version(void);
 // The same as a number, to be compared with PGF_VERSION_NUMBER.
 int32_t pgf_version_number(void);
 
-// Call it before fork() while no other thread is in a call of pgfollow: it ends the library's threads and closes its
+// Call it before a fork, while no other thread is in a call of pgfollow: it ends the library's threads and closes its
 // sockets, so that the child has no copy of them. In the parent everything starts again with the next call.
 //
 // Without it a fork is safe too, but the child holds copies of the sockets until it ends or calls exec, and the server
 // sees them as open for as long.
 pgf_status pgf_before_fork(struct pgf_error **error);
 
-// Call it in the child after fork(), if you like: it forgets the parent's handles. The child's first call of pgfollow
+// Call it in the child after a fork, if you like: it forgets the parent's handles. The child's first call of pgfollow
 // does the same. Every handle of the parent's is an error in the child, which makes its own; what they held is not freed
 // there.
 pgf_status pgf_after_fork_child(void);

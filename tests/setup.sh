@@ -10,7 +10,7 @@ need=()
 command -v openssl >/dev/null || need+=(openssl)
 # The C interface's tests.
 command -v gcc >/dev/null && command -v g++ >/dev/null || need+=(build-essential)
-for tool in clang cmake pkg-config valgrind; do
+for tool in clang cmake mandoc pkg-config valgrind; do
   command -v "$tool" >/dev/null || need+=("$tool")
 done
 [ ${#need[@]} -gt 0 ] || exit 0

@@ -119,7 +119,8 @@ pub extern "C" fn pgf_connector_set(
     })
 }
 
-/// Ends the watching and frees the connector. A call that another thread is in ends as it would have. NULL is allowed.
+/// Ends the watching and frees the connector. A call that another thread is in ends as it would have; one that waits for
+/// an event ends at once with PGF_CLOSED. NULL is allowed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pgf_connector_free(connector: *mut pgf_connector) -> pgf_status {
     call(ptr::null_mut(), || handle::free::<Held>(connector))

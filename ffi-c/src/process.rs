@@ -31,7 +31,7 @@ pub extern "C" fn pgf_version_number() -> i32 {
     PGF_VERSION_NUMBER
 }
 
-/// Call it before fork() while no other thread is in a call of pgfollow: it ends the library's threads and closes its
+/// Call it before a fork, while no other thread is in a call of pgfollow: it ends the library's threads and closes its
 /// sockets, so that the child has no copy of them. In the parent everything starts again with the next call.
 ///
 /// Without it a fork is safe too, but the child holds copies of the sockets until it ends or calls exec, and the server
@@ -41,7 +41,7 @@ pub extern "C" fn pgf_before_fork(error: *mut *mut pgf_error) -> pgf_status {
     call(error, runtime::before_fork)
 }
 
-/// Call it in the child after fork(), if you like: it forgets the parent's handles. The child's first call of pgfollow
+/// Call it in the child after a fork, if you like: it forgets the parent's handles. The child's first call of pgfollow
 /// does the same. Every handle of the parent's is an error in the child, which makes its own; what they held is not freed
 /// there.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Generated from the table of `core/src/error.rs`: UPDATE=1 cargo test -p pgfollow-c --test abi
+//! Generated from the table of `core/src/error.rs`: make gen
 
 use pgfollow::Code;
 

@@ -54,7 +54,16 @@ pub(crate) fn compile(name: &str, compiler: (&str, &str), more: &[&str]) -> Path
     let (cc, std) = compiler;
     let program = folder("programs").join(format!("{name}-{cc}{}", more.concat().replace(['-', '='], "")));
     let mut command = Command::new(cc);
-    command.args([std, "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-D_POSIX_C_SOURCE=200809L"]);
+    command.args([
+        std,
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-g",
+        "-pthread",
+        "-D_POSIX_C_SOURCE=200809L",
+    ]);
     if cc.ends_with("++") {
         command.args(["-x", "c++"]);
     }

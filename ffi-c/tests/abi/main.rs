@@ -3,7 +3,9 @@
 mod build;
 mod conninfo;
 mod installed;
+mod man;
 mod memory;
 mod programs;
+mod servers;
 mod symbols;
 mod tables;

@@ -30,7 +30,7 @@ fn made() -> String {
         writeln!(arms, "            Code::{name} => Self::{c},").unwrap();
     }
     format!(
-        "//! Generated from the table of `core/src/error.rs`: UPDATE=1 cargo test -p pgfollow-c --test abi\n\n\
+        "//! Generated from the table of `core/src/error.rs`: make gen\n\n\
          use pgfollow::Code;\n\n\
          /// What a call came to. The numbers are the same in every language, and are never used for anything else.\n\
          #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n#[repr(i32)]\npub enum pgf_status {{\n    \
@@ -48,10 +48,7 @@ fn a_code_that_the_core_has_and_c_lacks_is_noticed() {
         fs::write(&path, &made).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap();
-    assert!(
-        found == made,
-        "src/status.rs is stale: UPDATE=1 cargo test -p pgfollow-c --test abi; then make gen"
-    );
+    assert!(found == made, "src/status.rs is stale: make gen");
 }
 
 #[test]

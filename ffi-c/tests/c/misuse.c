@@ -1,7 +1,9 @@
 /* Every misuse that can be told is an error, none is a crash, and what is forbidden changes nothing. */
 #include "check.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef __cplusplus
@@ -148,6 +150,31 @@ static void no_primary_leaves_the_outcome_unknown_within_the_bound(void)
     CHECK(pgf_connector_free(connector) == PGF_OK);
 }
 
+static void *wait_for_events(void *connector)
+{
+    pgf_event *event = NULL;
+    pgf_status status = PGF_OK;
+    while (status == PGF_OK) {
+        status = pgf_next_event((pgf_connector *)connector, 60000, &event, NULL);
+        if (status == PGF_OK)
+            CHECK(event != NULL && pgf_event_free(event) == PGF_OK);
+    }
+    CHECK(status == PGF_CLOSED || status == PGF_WRONG_CALL);
+    return NULL;
+}
+
+/* No event comes with monitor=off, so only the end of the connector can end the wait. */
+static void a_thread_that_waits_hears_that_the_connector_is_gone(void)
+{
+    const struct timespec pause = {0, 50000000};
+    pgf_connector *connector = connector_of("host=127.0.0.1 port=1 user=app monitor=off");
+    pthread_t waiter;
+    CHECK(pthread_create(&waiter, NULL, wait_for_events, connector) == 0);
+    nanosleep(&pause, NULL);
+    CHECK(pgf_connector_free(connector) == PGF_OK);
+    CHECK(pthread_join(waiter, NULL) == 0);
+}
+
 /* The child of a process whose connector is at work: what was the parent's is an error, and its own works. */
 static void a_forked_child_makes_its_own(int prepared)
 {
@@ -191,6 +218,7 @@ int main(void)
     nothing_is_reported_as_ready_where_nothing_is();
     a_text_that_is_no_token_is_refused();
     no_primary_leaves_the_outcome_unknown_within_the_bound();
+    a_thread_that_waits_hears_that_the_connector_is_gone();
     a_forked_child_makes_its_own(0);
     a_forked_child_makes_its_own(1);
     return 0;
