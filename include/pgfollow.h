@@ -330,6 +330,13 @@ typedef struct pgf_error pgf_error;
 // it.
 typedef struct pgf_event pgf_event;
 
+// A pgf_locate under way. Any thread may ask it.
+typedef struct pgf_op pgf_op;
+
+// Where one session is to be dialled to. Any thread may read it. It holds a login's turn until pgf_guard has it, or it
+// is freed.
+typedef struct pgf_target pgf_target;
+
 // A text that a call gave, such as JSON. Any thread may read it.
 typedef struct pgf_text pgf_text;
 
@@ -508,6 +515,28 @@ uint64_t pgf_event_missed(const struct pgf_event *event);
 // Frees it. NULL is allowed.
 pgf_status pgf_event_free(struct pgf_event *event);
 
+// As pgf_locate, without waiting: poll pgf_op_fd, then take the target. Free the op in any case; one that is freed
+// before its end is given up.
+pgf_status pgf_locate_start(struct pgf_connector *connector,
+                            uint32_t timeout_ms,
+                            struct pgf_op **op,
+                            struct pgf_error **error);
+
+// A descriptor for poll, epoll or an event loop: it turns readable once, when the op is done or its time is over, and
+// stays so. There is no timer to keep beside it. Don't read from it and don't close it: it is the op's. -1 if that isn't
+// a pgf_op.
+int pgf_op_fd(const struct pgf_op *op);
+
+// Takes the target, once the op is done; the second time there is none. Fails with what pgf_locate would have.
+//
+// PGF_WRONG_CALL: it isn't done yet, or its result was taken.
+pgf_status pgf_op_target(struct pgf_op *op,
+                         struct pgf_target **target,
+                         struct pgf_error **error);
+
+// Frees it, and gives it up if it isn't done. NULL is allowed.
+pgf_status pgf_op_free(struct pgf_op *op);
+
 // Asks the primary what became of the transaction that left this token (key token of an error's JSON), until there is
 // an answer or that many milliseconds. Any number of checks, side by side and in different processes, get the same answer.
 // `reason`, which may be NULL, gets why nobody can tell, and NULL where the outcome is known.
@@ -538,6 +567,84 @@ pgf_status pgf_before_fork(struct pgf_error **error);
 // does the same. Every handle of the parent's is an error in the child, which makes its own; what they held is not freed
 // there.
 pgf_status pgf_after_fork_child(void);
+
+// Waits until the host that connections are wanted to is known and it is this login's turn, at most that many
+// milliseconds, and says where to dial. In a failover it waits for the new primary. The role is target_session_attrs;
+// read-write if the string has several hosts and doesn't say.
+//
+// PGF_DEADLINE_PASSED: nobody fits yet. PGF_OVERLOADED: its turn would come too late. Both are transient.
+pgf_status pgf_locate(struct pgf_connector *connector,
+                      uint32_t timeout_ms,
+                      struct pgf_target **target,
+                      struct pgf_error **error);
+
+// The same for another role: any, read-write, read-only, primary, standby or prefer-standby.
+pgf_status pgf_locate_as(struct pgf_connector *connector,
+                         const char *attrs,
+                         size_t attrs_len,
+                         uint32_t timeout_ms,
+                         struct pgf_target **target,
+                         struct pgf_error **error);
+
+// The host's name as configured: what a certificate is checked against. NULL if that isn't a pgf_target.
+const char *pgf_target_host(const struct pgf_target *target);
+
+// The IP address to dial; NULL for a Unix socket, or if that isn't a pgf_target.
+const char *pgf_target_hostaddr(const struct pgf_target *target);
+
+// The port. 0 if that isn't a pgf_target.
+uint16_t pgf_target_port(const struct pgf_target *target);
+
+// What the host last said of itself: primary, primary_read_only or standby. NULL if that isn't known, or if that isn't a
+// pgf_target.
+const char *pgf_target_role(const struct pgf_target *target);
+
+// The host's timeline; 0 for a standby, where it may not be read, or if that isn't a pgf_target.
+uint32_t pgf_target_timeline(const struct pgf_target *target);
+
+// The keywords and values that lead libpq there (PQconnectdbParams), each list ended by NULL; whatever else the
+// connection string has that libpq knows is among them, the password included. They belong to the target.
+pgf_status pgf_target_keywords(const struct pgf_target *target,
+                               const char *const **keywords,
+                               const char *const **values,
+                               struct pgf_error **error);
+
+// Frees it. The guards of its sockets stay. NULL is allowed.
+pgf_status pgf_target_free(struct pgf_target *target);
+
+// Puts the socket of a session that was dialled to that target under guard, after its login: its options are set, its
+// silence makes the host suspect, and it is shut down the moment its host is no longer the right one, so that a blocked
+// read returns. The descriptor stays yours and is never closed here. There is nothing to free: the guard ends by itself
+// when you close the descriptor.
+//
+// PGF_WRONG_CALL: it is no socket, or leads elsewhere.
+pgf_status pgf_guard(struct pgf_connector *connector,
+                     int fd,
+                     const struct pgf_target *target,
+                     struct pgf_error **error);
+
+// Why pgfollow shut that guarded descriptor down; `reason` gets NULL if it didn't. `usable`, which may be NULL, gets 0
+// once the session isn't to be used any more (its host was restarted, say, and what runs may end by itself), else 1.
+//
+// PGF_WRONG_CALL: the descriptor isn't guarded.
+pgf_status pgf_guard_reason(struct pgf_connector *connector,
+                            int fd,
+                            int32_t *usable,
+                            struct pgf_text **reason,
+                            struct pgf_error **error);
+
+// Guards this process's TCP sockets to known hosts that aren't guarded yet, for drivers that tell no descriptor; `found`,
+// which may be NULL, gets how many are new.
+pgf_status pgf_guard_peers(struct pgf_connector *connector,
+                           size_t *found,
+                           struct pgf_error **error);
+
+// Tells of an SQLSTATE that the driver met on a session to that target, or while it logged in there.
+pgf_status pgf_feed(struct pgf_connector *connector,
+                    const struct pgf_target *target,
+                    const char *sqlstate,
+                    size_t sqlstate_len,
+                    struct pgf_error **error);
 
 // The text, with a zero byte behind it; NULL if that isn't a pgf_text. It lives as long as the pgf_text.
 const char *pgf_text_data(const struct pgf_text *text);

@@ -7,12 +7,17 @@ use std::process::Command;
 use crate::build::{folder, in_package};
 
 /// Page, what it is about, and the beginnings of its functions' names.
-const PAGES: [(&str, &str, &[&str]); 7] = [
+const PAGES: [(&str, &str, &[&str]); 8] = [
     ("pgf_connector", "watch the hosts of a connection string", &["pgf_connector_", "pgf_config_json"]),
     ("pgf_topology", "what is known of the hosts", &["pgf_topology_json", "pgf_report_json", "pgf_health"]),
     ("pgf_error", "what went wrong", &["pgf_error_"]),
     ("pgf_event", "what happens to the hosts", &["pgf_event_", "pgf_next_event"]),
     ("pgf_classify", "what a failure means for the work", &["pgf_classify", "pgf_check_outcome"]),
+    (
+        "pgf_target",
+        "where a driver is to dial, and its sockets under guard",
+        &["pgf_locate", "pgf_op_", "pgf_target_", "pgf_guard", "pgf_feed"],
+    ),
     ("pgf_text", "texts that a call gave", &["pgf_text_"]),
     ("pgf_fork", "forks, and the library's version", &["pgf_before_fork", "pgf_after_fork", "pgf_version"]),
 ];
