@@ -210,11 +210,28 @@ mod tests {
         assert!(seen.iter().all(|n| *n == seen[0]), "{seen:?}");
     }
 
+    /// The tests that need the one runtime of this process, one after another.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     #[test]
     fn a_wait_inside_of_a_task_is_refused_and_one_outside_works() {
+        let _alone = crate::lock(&ALONE);
         let runtime = shared().expect("threads");
         let inside =
             runtime.block_on(async { shared().expect("threads").block_on(async {}).map_err(|e| e.code()) });
         assert_eq!(inside.expect("outside"), Err(Code::WrongCall));
+    }
+
+    #[test]
+    fn the_runtime_is_not_ended_under_a_call_and_is_made_anew_after_its_end() {
+        let _alone = crate::lock(&ALONE);
+        let used = shared().expect("threads");
+        assert_eq!(before_fork().map_err(|e| e.code()), Err(Code::WrongCall));
+        let still = shared().expect("threads");
+        assert!(Arc::ptr_eq(&used, &still), "the call would go on in another runtime than the next one");
+        let gone = Arc::downgrade(&used);
+        drop((used, still));
+        assert!(before_fork().is_ok() && gone.upgrade().is_none());
+        assert!(shared().expect("threads").block_on(async { 7 }).is_ok_and(|n| n == 7));
     }
 }
