@@ -15,6 +15,7 @@ private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
 
 install -d "$to$prefix/share/man/man3" "$to$prefix/include" "$to$libdir/pkgconfig" "$to$libdir/cmake/pgfollow"
 install -m 644 ../include/pgfollow.h "$to$prefix/include/pgfollow.h"
+install -m 644 ../include/pgfollow_libpq.h "$to$prefix/include/pgfollow_libpq.h"
 install -m 644 man/*.3 "$to$prefix/share/man/man3"
 install -m 755 "$from/libpgfollow_c.so" "$to$libdir/libpgfollow.so.$version"
 ln -sf "libpgfollow.so.$version" "$to$libdir/$soname"

@@ -12,8 +12,8 @@
  * - A function that can fail returns a pgf_status: PGF_OK, which is 0, or the number of what went wrong. The numbers are
  *   the same in every language, and never change. Newer libraries may return numbers that this header doesn't have.
  *   Its last parameter is a pgf_error **: NULL if you don't want it; else it gets the whole error on failure.
- * - What goes out comes last, before the error, and is left as it was on failure. pgf_check_outcome and pgf_health have
- *   results that may be NULL; their comments say so. Every other one is needed.
+ * - What goes out comes last, before the error, and is left as it was on failure. Results that may be NULL
+ *   (of pgf_check_outcome, pgf_health, pgf_guard_reason, pgf_guard_peers) say so in their comments. Every other one is needed.
  * - Any number of threads may use one connector at once. Errors, events and texts never change, so any thread may read
  *   them. An object is freed by one thread, when no other one reads what it gave.
  * - Every wait has a bound: timeout_ms, in milliseconds. No function may be called from a signal handler.
@@ -623,12 +623,12 @@ pgf_status pgf_guard(struct pgf_connector *connector,
                      const struct pgf_target *target,
                      struct pgf_error **error);
 
-// Why pgfollow shut that guarded descriptor down; `reason` gets NULL if it didn't. `usable`, which may be NULL, gets 0
-// once the session isn't to be used any more (its host was restarted, say, and what runs may end by itself), else 1.
+// Why pgfollow shut the socket down that was last guarded with this target; `reason` gets NULL if it didn't. `usable`,
+// which may be NULL, gets 0 once the session isn't to be used any more (its host was restarted, say, and what runs may
+// end by itself; or the socket was closed), else 1.
 //
-// PGF_WRONG_CALL: the descriptor isn't guarded.
-pgf_status pgf_guard_reason(struct pgf_connector *connector,
-                            int fd,
+// PGF_WRONG_CALL: none was guarded with it.
+pgf_status pgf_guard_reason(const struct pgf_target *target,
                             int32_t *usable,
                             struct pgf_text **reason,
                             struct pgf_error **error);

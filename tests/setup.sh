@@ -9,6 +9,7 @@ need=()
 [ -x /usr/sbin/pgbouncer ] || need+=(pgbouncer)
 command -v openssl >/dev/null || need+=(openssl)
 # The C interface's tests.
+[ -e /usr/include/postgresql/libpq-fe.h ] || need+=(libpq-dev)
 command -v gcc >/dev/null && command -v g++ >/dev/null || need+=(build-essential)
 for tool in clang cmake mandoc pkg-config valgrind; do
   command -v "$tool" >/dev/null || need+=("$tool")

@@ -190,24 +190,23 @@ pub extern "C" fn pgf_guard(
     })
 }
 
-/// Why pgfollow shut that guarded descriptor down; `reason` gets NULL if it didn't. `usable`, which may be NULL, gets 0
-/// once the session isn't to be used any more (its host was restarted, say, and what runs may end by itself), else 1.
+/// Why pgfollow shut the socket down that was last guarded with this target; `reason` gets NULL if it didn't. `usable`,
+/// which may be NULL, gets 0 once the session isn't to be used any more (its host was restarted, say, and what runs may
+/// end by itself; or the socket was closed), else 1.
 ///
-/// PGF_WRONG_CALL: the descriptor isn't guarded.
+/// PGF_WRONG_CALL: none was guarded with it.
 #[unsafe(no_mangle)]
 pub extern "C" fn pgf_guard_reason(
-    connector: *mut pgf_connector,
-    fd: c_int,
+    target: *const pgf_target,
     usable: *mut i32,
     reason: *mut *mut pgf_text,
     error: *mut *mut pgf_error,
 ) -> pgf_status {
     call(error, || {
         let (out, can) = (Out::needed(reason, "reason")?, Out::wanted(usable));
-        let (connector, _runtime) = handle::get::<Held>(connector)?.used()?;
-        let guard = connector.guard_of(fd).ok_or_else(|| {
-            wrong_call(format!("descriptor {fd} isn't guarded: pgf_guard it after each login"))
-        })?;
+        let guard = handle::get::<Located>(target)?.target.guard();
+        let guard =
+            guard.ok_or_else(|| wrong_call("no socket is guarded with it: pgf_guard it after each login"))?;
         if let Some(can) = can {
             can.set(guard.is_usable().into());
         }

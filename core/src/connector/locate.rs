@@ -28,7 +28,7 @@ pub struct Target {
     /// The login that it stands for.
     ticket: Arc<Mutex<Option<(Turn, Moment)>>>,
     /// The guarded socket of that session, once there is one.
-    member: Arc<Mutex<Option<u64>>>,
+    guard: Arc<Mutex<Option<Guard>>>,
 }
 
 /// One host, as it was known when it was chosen.
@@ -86,6 +86,11 @@ impl Target {
     /// Its timeline, if it is not in recovery and may be read.
     pub fn timeline(&self) -> Option<u32> {
         self.place.timeline
+    }
+
+    /// The guard of the socket that was last guarded with this target: it stays when the driver closes the socket.
+    pub fn guard(&self) -> Option<Guard> {
+        lock(&self.guard).clone()
     }
 
     /// The keywords for libpq that lead there (`PQconnectdbParams`): host and hostaddr, so that `verify-full` stays right,
@@ -243,7 +248,7 @@ impl Connector {
             Unopened { error, late }
         })?;
         let ticket = Arc::new(Mutex::new(Some((turn, clock::now()))));
-        let target = Target { config: Arc::clone(&self.inner.config), place, ticket, member: Arc::default() };
+        let target = Target { config: Arc::clone(&self.inner.config), place, ticket, guard: Arc::default() };
         if let Some(length) = self.inner.config.connect_timeout {
             self.inner.monitor.expire(Arc::downgrade(&target.ticket), length);
         }
@@ -275,7 +280,7 @@ impl Connector {
         if let Some((turn, since)) = lock(&target.ticket).take() {
             turn.done(Ended::LoggedIn(clock::now() - since));
         }
-        *lock(&target.member) = Some(guard.0.id);
+        *lock(&target.guard) = Some(guard.clone());
         Ok(guard)
     }
 
@@ -325,7 +330,7 @@ impl Connector {
     pub fn feed(&self, target: &Target, sqlstate: SqlState) {
         let monitor = &self.inner.monitor;
         let Place { host, generation, .. } = target.place;
-        let member = MemberId(lock(&target.member).unwrap_or(0));
+        let member = MemberId(lock(&target.guard).as_ref().map_or(0, |g| g.0.id));
         let state = sqlstate.as_str();
         match state {
             "25006" => monitor.feed(Input::SessionSqlstate {

@@ -51,6 +51,17 @@ pub(crate) fn libraries() -> &'static Path {
 
 /// Compiles `tests/c/NAME.c` with every warning an error, and gives the program's path.
 pub(crate) fn compile(name: &str, compiler: (&str, &str), more: &[&str]) -> PathBuf {
+    compile_in("tests/c", name, compiler, more, &[])
+}
+
+/// The same for a program elsewhere, with what another library needs behind it.
+pub(crate) fn compile_in(
+    dir: &str,
+    name: &str,
+    compiler: (&str, &str),
+    more: &[&str],
+    other: &[String],
+) -> PathBuf {
     let (cc, std) = compiler;
     let program = folder("programs").join(format!("{name}-{cc}{}", more.concat().replace(['-', '='], "")));
     let mut command = Command::new(cc);
@@ -68,8 +79,8 @@ pub(crate) fn compile(name: &str, compiler: (&str, &str), more: &[&str]) -> Path
         command.args(["-x", "c++"]);
     }
     command.args(more).arg("-I").arg(in_package("../include")).arg("-I").arg(folder("generated"));
-    command.arg(in_package("tests/c").join(name).with_extension("c")).arg("-o").arg(&program);
-    command.arg("-L").arg(libraries()).arg("-lpgfollow");
+    command.arg(in_package(dir).join(name).with_extension("c")).arg("-o").arg(&program);
+    command.arg("-L").arg(libraries()).arg("-lpgfollow").args(other);
     ran(name, &command.output().unwrap());
     program
 }

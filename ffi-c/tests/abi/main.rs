@@ -3,6 +3,7 @@
 mod build;
 mod conninfo;
 mod installed;
+mod libpq;
 mod man;
 mod memory;
 mod programs;
