@@ -184,13 +184,35 @@ async fn a_libpq_service_of_eight_threads_is_back_when_the_new_primary_is() {
     }
 }
 
+/// Under the address sanitizer: connect by a poll loop, a query, and everything is freed.
+#[tokio::test]
+async fn a_program_with_a_loop_of_its_own_is_led_to_the_primary_and_leaks_nothing() {
+    let Some(other) = libpq().filter(|_| has("gcc")) else { return };
+    let Some(binaries) = servers() else { return };
+    let program = compile_in("../examples/c", "loop", COMPILERS[0], &["-fsanitize=address"], &other);
+    let cluster = Cluster::start(ClusterOptions::new(binaries)).await.expect("a cluster");
+    let (first, third) = (cluster.node(0).host(), cluster.node(2).host());
+    // The standby stands first in the list.
+    let hosts = format!("{third}:{port},{first}:{port}", port = cluster.node(0).port());
+    let mut command = tokio::process::Command::from(run(&program));
+    command
+        .arg(format!("{}?target_session_attrs=read-write", cluster.conninfo_to(&hosts)))
+        .kill_on_drop(true);
+    let out = timeout(ENOUGH, command.output()).await.expect("ends in time").expect("runs");
+    let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{text} {errors}");
+    assert_eq!(text.trim(), first.to_string(), "{errors}");
+}
+
 /// The glue compiles as both languages, with every compiler.
 #[test]
 fn the_glue_is_c_and_cpp() {
     let Some(other) = libpq() else { return };
     for compiler in COMPILERS {
         if has(compiler.0) {
-            compile_in("../examples/c", "inserts", compiler, &[], &other);
+            for program in ["inserts", "loop"] {
+                compile_in("../examples/c", program, compiler, &[], &other);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 /* Every misuse that can be told is an error, none is a crash, and what is forbidden changes nothing. */
 #include "check.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -207,8 +208,38 @@ static void a_forked_child_makes_its_own(int prepared)
     CHECK(pgf_connector_free(connector) == PGF_OK);
 }
 
+static void nobody_is_located_where_nobody_is_and_no_number_is_guarded_for_nothing(void)
+{
+    pgf_connector *connector = connector_of(NOWHERE);
+    pgf_target *target = NULL;
+    pgf_op *op = NULL;
+    pgf_text *reason = NULL;
+    struct pollfd done;
+    FAILS(PGF_WRONG_CALL, "target is NULL", pgf_locate(connector, 100, NULL, error));
+    FAILS(PGF_WRONG_CALL, "read-write", pgf_locate_as(connector, "writer", 6, 100, &target, error));
+    FAILS(PGF_DEADLINE_PASSED, "300 ms", pgf_locate(connector, 300, &target, error));
+    FAILS(PGF_WRONG_CALL, "pgf_target is NULL", pgf_guard(connector, 0, NULL, error));
+    FAILS(PGF_WRONG_CALL, "pgf_target is NULL", pgf_guard_reason(NULL, NULL, &reason, error));
+    FAILS(PGF_WRONG_CALL, "pgf_target is NULL", pgf_feed(connector, NULL, "57P01", 5, error));
+    WORKS(pgf_guard_peers(connector, NULL, error));
+    CHECK(target == NULL && reason == NULL && pgf_target_host(NULL) == NULL && pgf_target_port(NULL) == 0);
+    CHECK(pgf_target_free(NULL) == PGF_OK && pgf_op_free(NULL) == PGF_OK && pgf_op_fd(NULL) == -1);
+    /* One that is waited for, and one that is given up. */
+    WORKS(pgf_locate_start(connector, 300, &op, error));
+    FAILS(PGF_WRONG_CALL, "isn't done", pgf_op_target(op, &target, error));
+    done.fd = pgf_op_fd(op);
+    done.events = POLLIN;
+    CHECK(poll(&done, 1, 20000) == 1);
+    FAILS(PGF_DEADLINE_PASSED, "300 ms", pgf_op_target(op, &target, error));
+    FAILS(PGF_WRONG_CALL, "taken", pgf_op_target(op, &target, error));
+    CHECK(pgf_op_free(op) == PGF_OK && pgf_op_free(op) == PGF_WRONG_CALL);
+    WORKS(pgf_locate_start(connector, 60000, &op, error));
+    CHECK(pgf_op_free(op) == PGF_OK && pgf_connector_free(connector) == PGF_OK);
+}
+
 int main(void)
 {
+    nobody_is_located_where_nobody_is_and_no_number_is_guarded_for_nothing();
     version();
     null_is_allowed_where_it_is_said_and_told_elsewhere();
     what_was_freed_is_told();
