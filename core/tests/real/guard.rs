@@ -143,10 +143,10 @@ async fn a_descriptor_that_leads_elsewhere_is_refused_and_peers_are_found_withou
     let e = connector.guard(-1, &target).unwrap_err();
     assert!(e.message().contains("descriptor -1"), "{e}");
     assert!(connector.guard_of(fd).is_none());
+    // The lab may have sessions there, too; other tests of this program have theirs at other addresses.
+    assert!(connector.guard_peers().unwrap() > 0, "that of the driver");
     let ours = connector.connect_within(PATIENCE).await.unwrap();
-    // Other tests of this program may have sockets, to other addresses.
-    assert_eq!(connector.guard_peers().unwrap(), 1, "that of the driver, and none of our own");
-    assert_eq!(connector.guard_peers().unwrap(), 0, "it is known by now");
+    assert_eq!(connector.guard_peers().unwrap(), 0, "those are known, and none of our own is a stranger's");
     let found = connector.guard_of(fd).unwrap();
     assert_eq!(&found.candidate().address, standby.address());
     assert!(matches!(found.candidate().address, Address::Tcp(_)));

@@ -1,8 +1,9 @@
 //! Builds a C program against the library that cargo built for this test.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// A compiler, and the language that it is asked for.
 pub(crate) const COMPILERS: [(&str, &str); 4] =
@@ -49,6 +50,9 @@ pub(crate) fn libraries() -> &'static Path {
     })
 }
 
+/// Programs that are built: tests run side by side, and none may find one half written.
+static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// Compiles `tests/c/NAME.c` with every warning an error, and gives the program's path.
 pub(crate) fn compile(name: &str, compiler: (&str, &str), more: &[&str]) -> PathBuf {
     compile_in("tests/c", name, compiler, more, &[])
@@ -64,6 +68,10 @@ pub(crate) fn compile_in(
 ) -> PathBuf {
     let (cc, std) = compiler;
     let program = folder("programs").join(format!("{name}-{cc}{}", more.concat().replace(['-', '='], "")));
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if built.contains(&program) {
+        return program;
+    }
     let mut command = Command::new(cc);
     command.args([
         std,
@@ -82,6 +90,7 @@ pub(crate) fn compile_in(
     command.arg(in_package(dir).join(name).with_extension("c")).arg("-o").arg(&program);
     command.arg("-L").arg(libraries()).arg("-lpgfollow").args(other);
     ran(name, &command.output().unwrap());
+    built.insert(program.clone());
     program
 }
 
