@@ -41,6 +41,12 @@ impl Moment {
         Self(ms * 1_000)
     }
 
+    /// The moment so long before this one; not before the start of time.
+    #[must_use]
+    pub fn before(self, d: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(d.as_micros()).unwrap_or(u64::MAX)))
+    }
+
     /// The count of microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0

@@ -80,8 +80,8 @@ struct Inner {
 
 impl Inner {
     /// A number that is another one each time.
-    fn seed_next(&self) -> usize {
-        usize::try_from(self.seed.fetch_add(1, Ordering::Relaxed)).unwrap_or(0)
+    fn next_seed(&self) -> u64 {
+        self.seed.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -349,7 +349,7 @@ impl Connector {
     /// # Errors
     /// Options out of their ranges ([`PoolOptions`] has them), or that contradict each other.
     pub fn pool_with(&self, change: impl FnOnce(PoolOptions) -> PoolOptions) -> Result<Pool, Error> {
-        let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
+        let seed = self.inner.next_seed();
         Pool::new(self.clone(), change(PoolOptions::of(&self.inner.config)), seed)
     }
 
@@ -453,7 +453,7 @@ impl Connector {
             look_up,
             monitor,
             purpose: Purpose::Caller(attrs),
-            seed: self.inner.seed.fetch_add(1, Ordering::Relaxed),
+            seed: self.inner.next_seed(),
             turn: Mutex::new(Some(turn)),
         };
         let arrived = Box::pin(connect::walk(&tools, options, &config.hosts, deadline)).await?;
@@ -500,7 +500,7 @@ impl Connector {
 
     pub(crate) fn jittered(&self, d: Duration) -> Duration {
         use rand::{RngExt, SeedableRng};
-        let seed = self.inner.seed.fetch_add(1, Ordering::Relaxed);
+        let seed = self.inner.next_seed();
         let share = self.inner.config.tuning.jitter;
         d.mul_f64(rand::rngs::StdRng::seed_from_u64(seed).random_range(1.0 - share..=1.0 + share))
     }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::decide::guard::{Call, Pulse, Seen};
+use crate::decide::guard::{Call, Counters, Pulse, Seen};
 use crate::decide::patience::{self, Patience};
 use crate::decide::topology::EndCause as Ended;
 use crate::host::{Candidate, HostId};
@@ -92,6 +92,14 @@ pub(crate) struct Look {
     pub(crate) ended: Option<Ended>,
 }
 
+/// What the kernel tells of a socket.
+struct Kernel {
+    counters: Counters,
+    backlog: Backlog,
+    /// Its peer, or the network, has ended it.
+    ended: Option<Ended>,
+}
+
 impl Guarded {
     /// Takes a socket under guard; its options are set here.
     pub(crate) fn new(
@@ -140,10 +148,7 @@ impl Guarded {
         let Some(kernel) = descriptor.counters() else { return Look::default() };
         let mut state = lock(&self.state);
         state.backlog = kernel.backlog;
-        state.last_out = Moment::from_micros(
-            now.as_micros()
-                .saturating_sub(u64::try_from(kernel.counters.sent.as_micros()).unwrap_or(u64::MAX)),
-        );
+        state.last_out = now.before(kernel.counters.sent);
         let Seen { heard, call } = state.pulse.look(kernel.counters, now);
         drop(state);
         if call.is_none()

@@ -61,7 +61,7 @@ impl Progress {
         // "Encrypted" means: clear text is not what failed. It is false only for a login without TLS.
         let progress =
             Self { stage: AtomicU8::new(0), encrypted: AtomicBool::new(true), began: Default::default() };
-        let began = clock::now().as_micros().saturating_sub(u64::try_from(pace.as_micros()).unwrap_or(0));
+        let began = clock::now().before(pace).as_micros();
         progress.began[0].store(began, Ordering::Relaxed);
         progress
     }

@@ -76,13 +76,7 @@ pub extern "C" fn pgf_locate(
     target: *mut *mut pgf_target,
     error: *mut *mut pgf_error,
 ) -> pgf_status {
-    call(error, || {
-        let out = Out::needed(target, "target")?;
-        let (connector, runtime) = handle::get::<Held>(connector)?.used()?;
-        let patience = Duration::from_millis(timeout_ms.into());
-        out.set(handle::give(Located::new(runtime.block_on(connector.locate(patience))??)));
-        Ok(())
-    })
+    call(error, || locate(connector, None, timeout_ms, target))
 }
 
 /// The same for another role: any, read-write, read-only, primary, standby or prefer-standby.
@@ -96,17 +90,32 @@ pub extern "C" fn pgf_locate_as(
     error: *mut *mut pgf_error,
 ) -> pgf_status {
     call(error, || {
-        let out = Out::needed(target, "target")?;
-        let held = handle::get::<Held>(connector)?;
         let wanted = taken(attrs, attrs_len, "attrs")?;
         let attrs = SessionAttrs::from_keyword(wanted).ok_or_else(|| {
             wrong_call(format!("attrs is {wanted:?}: use one of {}", SessionAttrs::VALUES.join(", ")))
         })?;
-        let (connector, runtime) = held.used()?;
-        let patience = Duration::from_millis(timeout_ms.into());
-        out.set(handle::give(Located::new(runtime.block_on(connector.locate_as(attrs, patience))??)));
-        Ok(())
+        locate(connector, Some(attrs), timeout_ms, target)
     })
+}
+
+/// For the role that the connection string wants, or another one.
+fn locate(
+    connector: *mut pgf_connector,
+    attrs: Option<SessionAttrs>,
+    timeout_ms: u32,
+    target: *mut *mut pgf_target,
+) -> Result<(), Error> {
+    let out = Out::needed(target, "target")?;
+    let (connector, runtime) = handle::get::<Held>(connector)?.used()?;
+    let patience = Duration::from_millis(timeout_ms.into());
+    let located = runtime.block_on(async {
+        match attrs {
+            Some(attrs) => connector.locate_as(attrs, patience).await,
+            None => connector.locate(patience).await,
+        }
+    });
+    out.set(handle::give(Located::new(located??)));
+    Ok(())
 }
 
 fn located(target: *const pgf_target) -> Option<Arc<Located>> {

@@ -206,7 +206,7 @@ impl Connector {
             monitor.place(&candidate).0
         } else {
             let balanced = self.inner.config.load_balance_hosts == LoadBalanceHosts::Random;
-            let first = if balanced { self.inner.seed_next() } else { 0 };
+            let first = if balanced { usize::try_from(self.inner.next_seed()).unwrap_or(0) } else { 0 };
             pick(&monitor.snapshot_now().hosts, attrs, first)?
         };
         self.place_of(host, attrs)

@@ -64,12 +64,7 @@ impl Pulse {
     /// assert_eq!(seen.call.map(|c| c.since), Some(Moment::from_millis(960)));
     /// ```
     pub fn look(&mut self, c: Counters, now: Moment) -> Seen {
-        let at = |ago: Duration| {
-            Moment::from_micros(
-                now.as_micros().saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)),
-            )
-        };
-        let heard = (c.bytes_received > self.bytes_received).then(|| at(c.received));
+        let heard = (c.bytes_received > self.bytes_received).then(|| now.before(c.received));
         self.bytes_received = c.bytes_received;
         // In one tick: the answer came and the next request left, or the other way round. An acknowledgement that came
         // behind the answer was for a request.
@@ -79,7 +74,7 @@ impl Pulse {
         self.call = out.then(|| {
             waiting.unwrap_or_else(|| {
                 self.calls += 1;
-                Call { number: self.calls, since: at(c.sent) }
+                Call { number: self.calls, since: now.before(c.sent) }
             })
         });
         Seen { heard, call: self.call }

@@ -4,21 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::decide::guard::Counters;
-use crate::decide::topology::EndCause;
-use crate::net::{Backlog, SocketOptions, SocketReport};
+use super::Kernel;
+use crate::net::{SocketOptions, SocketReport};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {}
 
 #[derive(Debug)]
 pub(crate) enum Descriptor {}
-
-pub(crate) struct Kernel {
-    pub(crate) counters: Counters,
-    pub(crate) backlog: Backlog,
-    pub(crate) ended: Option<EndCause>,
-}
 
 impl Number {
     pub(crate) fn open(&self) -> io::Result<Descriptor> {
@@ -51,7 +44,7 @@ impl Descriptor {
         match *self {}
     }
 
-    pub(crate) fn counters(&self) -> Option<Kernel> {
+    pub(super) fn counters(&self) -> Option<Kernel> {
         match *self {}
     }
 }

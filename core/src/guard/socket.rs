@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, Socket};
 
+use super::Kernel;
 use crate::decide::guard::Counters;
 use crate::decide::topology::EndCause;
 use crate::dial;
@@ -34,14 +35,6 @@ pub(crate) struct Descriptor {
     raw: RawFd,
     inode: Inode,
     socket: Socket,
-}
-
-/// What the kernel tells.
-pub(crate) struct Kernel {
-    pub(crate) counters: Counters,
-    pub(crate) backlog: Backlog,
-    /// Its peer, or the network, has ended it.
-    pub(crate) ended: Option<EndCause>,
 }
 
 impl Number {
@@ -102,7 +95,7 @@ impl Descriptor {
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(crate) fn counters(&self) -> Option<Kernel> {
+    pub(super) fn counters(&self) -> Option<Kernel> {
         const TCP_CLOSE: u8 = 7;
         const TCP_CLOSE_WAIT: u8 = 8;
         const TCP_LAST_ACK: u8 = 9;
@@ -127,7 +120,7 @@ impl Descriptor {
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    pub(crate) fn counters(&self) -> Option<Kernel> {
+    pub(super) fn counters(&self) -> Option<Kernel> {
         None
     }
 }

@@ -65,7 +65,8 @@ async fn watch(monitor: Weak<Monitor>) {
     }
 }
 
-/// Reads every session's tap and every guarded socket: which host sent bytes, which call waits too long. Returns the count of calls told.
+/// Reads every session's tap and every guarded socket: which host sent bytes, which call waits too long. Returns the
+/// count of calls told.
 fn sample(m: &Arc<Monitor>, now: Moment, calls_told: u32) -> u32 {
     let members: Vec<_> = lock(&m.members).values().cloned().collect();
     let mut seen = std::collections::BTreeMap::new();
